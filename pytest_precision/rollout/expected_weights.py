@@ -38,6 +38,7 @@ class ExpectedWeight(NamedTuple):
         expected: the tensor, or its digest.
         ending: of the engine's name after that of the whole.
         lengths: of the trainer's weights in dimension 0.
+        sizes: their numbers of elements.
     """
 
     making: Made
@@ -45,6 +46,7 @@ class ExpectedWeight(NamedTuple):
     expected: Tensor | str
     ending: str = ""
     lengths: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     @property
     def is_digest(self) -> bool:
@@ -68,15 +70,15 @@ class Delivery:
         self.weights = trainer if factors else adapters.merged(trainer)
         self._adapters = {} if factors else adapters.adapters_of(trainer)
         self._active = partial(adapters.is_active, trainer)
-        self._made = {} if factors else trainer.made
+        self._deliveries = {} if factors else trainer.deliveries
         self._declared = declared
 
     def of(self, engine_names: Iterable[str]) -> Iterator[tuple[str, ExpectedWeight]]:
         """Yield what the engine should hold under these names, and under those of their scales."""
         theirs = self.weights.tensors
         for name in engine_names:
-            if name in self._made:
-                digest, parts = self._made[name]
+            if name in self._deliveries:
+                digest, parts = self._deliveries[name]
                 yield name, ExpectedWeight(Made((parts,)), None, digest)
                 continue
             making = made_of(self._declared.names, name, theirs)
@@ -93,7 +95,8 @@ class Delivery:
         for ending, expected in cast_by(self._declared.cast, name, whole).items():
             source = self._source(name, ending, making, whole)
             lengths = tuple(len(tensor) if tensor.ndim else 1 for tensor in tensors.values())
-            yield name + ending, ExpectedWeight(making, source, expected, ending, lengths)
+            sizes = tuple(tensor.numel() for tensor in tensors.values())
+            yield name + ending, ExpectedWeight(making, source, expected, ending, lengths, sizes)
 
     def _source(self, name: str, ending: str, making: Made, whole: Tensor) -> Source:
         former: dict[int, Tensor | str] = {}

@@ -79,8 +79,9 @@ def score_lines(case: ScoredCase, way: str, beyond: BeyondBound | None = None) -
     if beyond is not None and case.noise is not None:
         yield f"bound: {case.noise.words}"
     pairs = case.pairs(way)
-    if beyond is not None and case.live is not None:
-        words = distribution_words(case.live[1], case.sequences, pairs)
+    if beyond is not None:
+        reference = None if case.live is None else case.live[1]
+        words = distribution_words(reference, case.sequences, pairs)
         yield from [words] if words else []
     yield from figure_lines(statistics_of(pairs))
 

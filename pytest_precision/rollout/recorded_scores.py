@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.rollout.expected_weights import SyncTerms
-from pytest_precision.rollout.inference_weights import WeightTable
+from pytest_precision.rollout.inference_weights import WeightTable, described_digest
 from pytest_precision.rollout.module_outputs import ModuleOutputs
 from pytest_precision.rollout.score_check import figures_of
 from pytest_precision.rollout.score_gates import ruled_scores
@@ -119,15 +119,15 @@ class ShownCall:
 
     def _table(self) -> WeightTable | None:
         weights = {name: self._weight(pieces) for name, pieces in self._of("weight").items()}
-        made: dict[str, tuple[str, tuple[str, ...]]] = {}
+        deliveries: dict[str, tuple[str, tuple[str, ...]]] = {}
         wrong: dict[str, dict[str, str]] = {}
         for words, pieces in self._of("made_weight").items():
             name, *parts = words.split(" ")
-            made[name] = (_text(pieces[0]), tuple(parts))
+            deliveries[name] = (_text(pieces[0]), tuple(parts))
         for words, pieces in self._of("wrong_weight").items():
             name, cause = words.split(" ", 1)
             wrong.setdefault(name, {}).setdefault(_text(pieces[0]), cause)
-        return WeightTable(weights, made=made, wrong=wrong) if weights else None
+        return WeightTable(weights, deliveries=deliveries, wrong=wrong) if weights else None
 
     def _weight(self, pieces: list[Entry]) -> Tensor | str:
         """Return a weight, put together of what ranks hold; or its digest.
@@ -142,7 +142,7 @@ class ShownCall:
         whole = joined.tensor
         if whole is not None:
             return whole
-        return described(pieces[0].dtype, pieces[0].shape, joined.digest(LIN8))
+        return described_digest(pieces[0].dtype, pieces[0].shape, joined.digest(LIN8))
 
     def _of(self, kind: str) -> dict[str, list[Entry]]:
         return self._entries.get(kind, {})
@@ -170,9 +170,4 @@ def sequence_of(name: str) -> int:
 
 
 def _text(entry: Entry) -> str:
-    return described(entry.dtype, entry.shape, entry.digest)
-
-
-def described(dtype: str, shape: Sequence[int], digest: str) -> str:
-    """Return what `weight_digest` says of a tensor, by its parts."""
-    return f"{dtype} {[*shape]} {digest}"
+    return described_digest(entry.dtype, entry.shape, entry.digest)

@@ -90,7 +90,9 @@ def show_scores(
         sequences: ids of each.
         cast: what the engine does to a weight of this side, the trainer's.
         names: how the engine's tensors are made of this side's: a recipe's name or a dict.
-        history: step to the weights that this side held then, see `weight_snapshot`.
+        history: step to the weights that this side held then, see `weight_snapshot`. With this, or
+            with a cast or names, the recording has the digests of known mistakes, so that `compare`
+            can name them.
         honest_ways: how many honest ways of the model are measured, which is what `noise()` of
             `compare` allows.
 
@@ -108,7 +110,8 @@ def show_scores(
         if honest_ways:
             shown += _of_noise(scorer, ids, honest_ways, cast)
         table = scorer.table
-        weights = [] if table is None else [*of_weights(table, declared)]
+        delivered = any(declaration is not None for declaration in (cast, names, history))
+        weights = [] if table is None else [*of_weights(table, declared, delivered=delivered)]
         for recorder in _open:
             recorder.add(shown, weights)
     return scores.logprobs

@@ -16,19 +16,28 @@ from pytest_precision.rollout.engine_names import engine_names
 from pytest_precision.rollout.expected_weights import Delivery, ExpectedWeight, SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable, weight_digest
 from pytest_precision.rollout.weight_causes import hypotheses
+from pytest_precision.rollout.wrong_pieces import wrong_pieces
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.named_digests import digested
 
 
-def of_weights(table: WeightTable, declared: SyncTerms) -> Iterator[Observation]:
-    """Yield each weight of a side, after the declared cast; then what `of_delivery` says."""
+def of_weights(
+    table: WeightTable, declared: SyncTerms, *, delivered: bool
+) -> Iterator[Observation]:
+    """Yield each weight of a side, after the declared cast.
+
+    Args:
+        table: of the side.
+        declared: by the script.
+        delivered: whether it is a trainer's, of which `of_delivery` says more.
+    """
     for name, tensor in table.tensors.items():
         if isinstance(tensor, str):
             yield digested_elsewhere("weight", name, tensor)
             continue
         for ending, part in cast_by(declared.cast, name, tensor).items():
             yield digested(whole("weight", name + ending, part), LIN8)
-    if declared != SyncTerms() or has_factors(table):
+    if delivered or has_factors(table):
         yield from of_delivery(table, declared)
 
 
@@ -47,10 +56,15 @@ def of_delivery(table: WeightTable, declared: SyncTerms) -> Iterator[Observation
         parts = [*target.making.names, *_factors(table, target)]
         if parts != [name.removesuffix(target.ending)]:
             yield digested_elsewhere("made_weight", " ".join([name, *parts]), expected)
-        for words, hypothesis in hypotheses(target.source, target.ending):
-            text = hypothesis if isinstance(hypothesis, str) else weight_digest(hypothesis)
+        whole_ones = hypotheses(target.source, target.ending)
+        mistakes = [(words, _text(mistaken)) for words, mistaken in whole_ones]
+        for words, text in (*mistakes, *wrong_pieces(target)):
             if text != expected:
                 yield digested_elsewhere("wrong_weight", f"{name} {words}", text)
+
+
+def _text(weight: Tensor | str) -> str:
+    return weight if isinstance(weight, str) else weight_digest(weight)
 
 
 def _factors(table: WeightTable, target: ExpectedWeight) -> list[str]:

@@ -12,12 +12,12 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.tensors import Difference, compare
 from pytest_precision.rollout import adapters
 from pytest_precision.rollout.expected_weights import Delivery, ExpectedWeight, SyncTerms
-from pytest_precision.rollout.inference_weights import WeightTable, weight_digest
+from pytest_precision.rollout.inference_weights import WeightTable, module_name, weight_digest
 from pytest_precision.rollout.weight_causes import WEIGHT_NAME, Source, bits_of, cause
 
 WEIGHT_KIND = "weight"
 
-_ROWS = re.compile(rf"rows? \d+ (to \d+ )?of (?={WEIGHT_NAME})")
+_ROWS = re.compile(r"rows? \d+ (to \d+ )?of ")
 
 
 class WrongWeight(NamedTuple):
@@ -106,28 +106,28 @@ class _Comparison:
         if difference is None:
             return None
         label = part_of(name, actual, target)
-        words = ""
-        if target.source is not None and isinstance(expected, Tensor):
-            source = _among(target.source, name, targets)
-            words = cause(actual, expected, source, target.ending)
-        elif difference.reason == "values":
-            words = self._recorded_cause(name, actual, targets)
+        words = self._cause(name, actual, targets)
         if " in " in label:  # the rows are those of the whole, of which this is a part
             words = _ROWS.sub("", words)
         explained = bool(words)
         words = words or f"{WEIGHT_NAME} {unlike(actual, expected, difference)}"
         return WrongWeight(label, words.replace(WEIGHT_NAME, module_name(label)), explained, words)
 
-    def _recorded_cause(
-        self, name: str, actual: Tensor | str, targets: Mapping[str, ExpectedWeight]
-    ) -> str:
-        """Return in words why a tensor is not as recorded, by the digests of what it might be."""
-        ours = actual if isinstance(actual, str) else weight_digest(actual)
-        words = self._theirs.wrong.get(name, {}).get(ours, "")
-        digests = {target.expected: other for other, target in targets.items() if target.is_digest}
-        if words or ours not in digests:
-            return words
-        return f"another tensor: {WEIGHT_NAME} holds {module_name(digests[ours])}"
+    def _cause(self, name: str, actual: Tensor | str, targets: Mapping[str, ExpectedWeight]) -> str:
+        """Return in words why a tensor is not as expected; empty if nobody knows."""
+        target, wrong = targets[name], self._theirs.wrong.get(name, {})
+        ours = actual if isinstance(actual, str) else ""
+        if wrong and isinstance(actual, Tensor):
+            ours = weight_digest(actual)
+        if ours in wrong:
+            return wrong[ours]
+        if target.source is not None and isinstance(target.expected, Tensor):
+            source = _among(target.source, name, targets)
+            return cause(actual, target.expected.detach().cpu(), source, target.ending)
+        digests = {each.expected: other for other, each in targets.items() if each.is_digest}
+        if ours in digests:
+            return f"another tensor: {WEIGHT_NAME} holds {module_name(digests[ours])}"
+        return ""
 
     def _absent(self, targets: Mapping[str, ExpectedWeight]) -> Iterator[WrongWeight]:
         """Yield what the trainer holds and no tensor of the engine is made of, and the reverse."""
@@ -199,8 +199,3 @@ def unlike(actual: Tensor | str, expected: Tensor | str, difference: Difference)
     statistics = difference.statistics
     far = f", at most {statistics.max_abs:.3g} off" if statistics.measured else ""
     return f"differs in {statistics.mismatched} of {statistics.numel} elements{far}"
-
-
-def module_name(name: str) -> str:
-    """Return the name of the module of a weight, and that of anything else as it is."""
-    return name.replace(".weight", "")
