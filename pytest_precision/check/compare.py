@@ -29,8 +29,9 @@ from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
 
-OF_SCORES = "scores"
-"""The key in a header's environment which says that a recording is one of scores."""
+OF_SCORES = {"scores", "forwards"}
+"""The keys in a header's environment which say that a recording is one of scores, or of forwards
+that may score."""
 
 WEIGHT_KINDS = ("param", "used_param", "master")
 """Kinds of which each weight that is looked at shows one."""
@@ -124,7 +125,7 @@ def _compare(
 
 def is_of_scores(*sides: Recording) -> bool:
     """Return whether a side was recorded as it scored, or both show no more than such sides do."""
-    if any(OF_SCORES in side.trace.header.environment for side in sides):
+    if any(OF_SCORES & side.trace.header.environment.keys() for side in sides):
         return True
     kinds = [{*side.trace.dtypes()} for side in sides]
     return all(shown and shown <= SCORED_KINDS for shown in kinds)

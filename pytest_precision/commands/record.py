@@ -15,13 +15,14 @@ import threading
 import time
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision._interrupts import uncollected
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command
 from pytest_precision.commands._arguments import count_of, steps_of
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 from pytest_precision.ranks.te_stand_in import stand_in, stand_in_running
@@ -34,6 +35,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 DIGESTS = ("lin8-128", "xxh3-128")
 """Names of `named_digests`, which imports torch."""
+
+FORWARD_RECORDER = "pytest_precision.rollout.forward_recording:record_forwards"
+"""Path of what records the forwards of a script."""
 
 THREAD_SECONDS = 5.0
 """Time that threads of a script have to end after it."""
@@ -63,6 +67,12 @@ def add_to(commands: Any) -> None:
         "RANKS, their number, if the other side splits its tensors over ranks",
     )
     _add_part_options(parser)
+    parser.add_argument(
+        "--forward",
+        action="store_true",
+        help="record the forwards without gradients in place of train steps, each as a step: of a "
+        "script that scores or generates, whether or not it trains",
+    )
     parser.add_argument(
         "--digest",
         choices=DIGESTS,
@@ -151,7 +161,8 @@ def run(args: argparse.Namespace) -> int:
     if args.moved:
         expect_moved(*args.moved)
     if done < args.steps:
-        steps = f"{done} steps, of {args.steps} to record"
+        noun = "forwards" if args.forward else "steps"
+        steps = f"{done} {noun}, of {args.steps} to record"
         print(f"pytest_precision: {args.script[0]} ended after {steps}", file=sys.stderr)
     _leave_threads(before)
     return 0
@@ -172,6 +183,10 @@ def _record_script(args: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = args.parser
     file, *arguments = args.script
     try:
+        if args.forward:
+            # The recorders of scores are loaded for this option alone.
+            record_forwards = resolve_name(FORWARD_RECORDER)
+            return int(record_forwards(Path(file), arguments, args.out.absolute(), args.steps))
         return record_file(
             Path(file),
             arguments,
@@ -184,7 +199,7 @@ def _record_script(args: argparse.Namespace) -> int:
             every=args.every,
             digest_name=args.digest,
         )
-    except NothingRecordedError as error:
+    except (NothingRecordedError, RecordingError) as error:
         parser.error(visible(str(error)))
     except NotWrittenError as error:
         if error.errno == errno.EEXIST:

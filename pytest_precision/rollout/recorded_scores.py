@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable, described_digest
 from pytest_precision.rollout.module_outputs import ModuleOutputs
 from pytest_precision.rollout.score_check import figures_of
+from pytest_precision.rollout.score_folder import FORWARDS, RECORDED
 from pytest_precision.rollout.score_gates import ruled_scores
-from pytest_precision.rollout.score_recording import IDS, MODULE, PLANTED, RECORDED, WAY
+from pytest_precision.rollout.score_recording import IDS, MODULE, PLANTED, WAY
 from pytest_precision.rollout.scored_case import ScoredCase, Shown
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.token_rows import TokenRows
@@ -41,18 +43,20 @@ def compare_scores(
             got = f"one of train steps in {side.trace.folder}"
             raise RecordingError(expected_but_got("two recordings of scores", got))
     ruling, figures = Ruling(), {}
-    for step in range(1, candidate.trace.moments[-1].step + 1):
+    last = candidate.trace.moments[-1].step
+    for step in range(1, last + 1):
         case = _case(ShownCall(candidate, step), ShownCall(reference, step), criteria)
         ruling, figures = ruled_scores(case), figures_of(case)
         if ruling.outcome != "pass":
-            break
+            where = (f"at call {step} of {last}",) if last > 1 else ()
+            return replace(ruling, details=(*where, *ruling.details)), figures
     return ruling, figures
 
 
 def _case(ours: ShownCall, theirs: ShownCall, criteria: Criteria) -> ScoredCase:
     mute = [call.side.name for call in (ours, theirs) if not call.scored]
     return ScoredCase(
-        ours.shown(scores=not mute),
+        ours.shown(),
         theirs.shown(),
         theirs.sequences or ours.sequences,
         criteria,
@@ -73,6 +77,7 @@ class ShownCall:
     Attributes:
         side: the recording.
         scored: whether it shows log-probabilities, or had to.
+        forwards: whether it is one of forwards, of which some do not score.
         sequences: ids of each sequence; zeros where they are not shown.
         measured: see `ScoredCase`.
         planted: see `ScoredCase`.
@@ -88,6 +93,7 @@ class ShownCall:
         outputs = self._words("output")
         self._logprobs = {sequence_of(name): t for name, t in self._tensors("logprob")}
         self._ids = [tensor for first, _, tensor in outputs if first == IDS]
+        self.forwards = FORWARDS in side.trace.header.environment
         self.scored = bool(self._logprobs) or RECORDED in side.trace.header.environment
         rows = self._logprobs.values()
         self.sequences = self._ids or [torch.zeros(len(row) + 1).long() for row in rows]
@@ -111,11 +117,11 @@ class ShownCall:
             scores[int(number)] = logprobs
         return (name, scores) if scores else None
 
-    def shown(self, *, scores: bool = True) -> Shown:
+    def shown(self) -> Shown:
         """Return it as what a side of a test shows."""
         rows = [row.tolist() for row in self._ids] or None
         recorded = Scores(self._logprobs, TokenRows([]), self._outputs, rows)
-        return Shown({"recorded": recorded} if scores else {}, self._table())
+        return Shown({"recorded": recorded}, self._table())
 
     def _table(self) -> WeightTable | None:
         weights = {name: self._weight(pieces) for name, pieces in self._of("weight").items()}
