@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pytest_precision._torch.dispatch import version
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 from pytest_precision.rollout.expected_weights import SyncTerms
@@ -127,7 +128,7 @@ class ForwardWatch:
     def _weights_of(self, module: nn.Module) -> list[Observation]:
         """Return the weights of a module, digested anew only if one has been written to."""
         tensors = (*module.parameters(), *module.buffers())
-        versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+        versions = [(tensor.data_ptr(), version(tensor)) for tensor in tensors]
         before, shown = self._weights.get(id(module), ([], []))
         if versions != before or not shown:
             shown = [*of_weights(WeightTable.of(module), SyncTerms(), delivered=False)]
