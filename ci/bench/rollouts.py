@@ -20,8 +20,8 @@ from tiny_decoder import Block, TinyDecoder, sequences
 from pytest_precision import noise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.rollout import Scorer
+from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.score_check import score_check
-from pytest_precision.rollout.weight_sync import SyncTerms
 
 
 def row(make):

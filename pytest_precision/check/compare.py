@@ -17,6 +17,7 @@ from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
 from pytest_precision.check.resumed_pair import resumed_pair
 from pytest_precision.check.terms import Terms
+from pytest_precision.engine.kinds import SCORED_KINDS
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
 from pytest_precision.parity.compare.criteria import Criteria
@@ -29,8 +30,9 @@ from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
 
-OF_SCORES = "scores"
-"""The key in a header's environment which says that a recording is one of scores."""
+OF_SCORES = {"scores", "forwards"}
+"""The keys in a header's environment which say that a recording is one of scores, or of forwards
+that may score."""
 
 WEIGHT_KINDS = ("param", "used_param", "master")
 """Kinds of which each weight that is looked at shows one."""
@@ -94,13 +96,13 @@ def _compare(
     expect_as_many_steps(*sides)
     expect_the_same_part(*sides)
     expect_one_digest(*sides)
-    expect_no_noise(terms.criteria)
     same = candidate.resolve() == reference.resolve()
-    if any(OF_SCORES in side.trace.header.environment for side in sides):
-        compare_scores = resolve_name("pytest_precision.rollout.score_recording:compare_scores")
+    if is_of_scores(*sides):
+        compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
         ruling, figures = compare_scores(*sides, terms.criteria)
         ruling = distinct(same, "recording") or ruling
     else:
+        expect_no_noise(terms.criteria)
         for side in sides:
             expect_values(side, terms.criteria)
         case = Case(*sides, terms)
@@ -125,6 +127,14 @@ def _compare(
         command=repeat,
         figures=figures,
     )
+
+
+def is_of_scores(*sides: Recording) -> bool:
+    """Return whether a side was recorded as it scored, or both show no more than such sides do."""
+    if any(OF_SCORES & side.trace.header.environment.keys() for side in sides):
+        return True
+    kinds = [{*side.trace.dtypes()} for side in sides]
+    return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:

@@ -200,7 +200,7 @@ class Parity(CheckedTest):
         """
         __tracebackhide__ = True
         score = resolve_name("pytest_precision.rollout.score_check:score_check")
-        declared = resolve_name("pytest_precision.rollout.weight_sync:SyncTerms")
+        declared = resolve_name("pytest_precision.rollout.expected_weights:SyncTerms")
         terms = Terms.of(criterion)
         if not ways and "way" in dict(self.cell.extra):
             ways = [self.cell.way]

@@ -15,6 +15,7 @@ import sys
 import threading
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision._interrupts import uncollected
@@ -25,7 +26,7 @@ from pytest_precision.commands._arguments import count_of, steps_of
 from pytest_precision.commands._left import report_unfinished, say_recorded
 from pytest_precision.commands._threads import leave_threads
 from pytest_precision.commands._watched import add_watch_options, watch_script
-from pytest_precision.errors import expected_but_got, named
+from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 from pytest_precision.ranks.te_stand_in import stand_in, stand_in_running
@@ -38,6 +39,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 DIGESTS = ("lin8-128", "xxh3-128")
 """Names of `named_digests`, which imports torch."""
+
+FORWARD_RECORDER = "pytest_precision.rollout.forward_recording:record_forwards"
+"""Path of what records the forwards of a script."""
 
 
 def add_to(commands: Any) -> None:
@@ -66,6 +70,12 @@ def add_to(commands: Any) -> None:
         "RANKS, their number, if the other side splits its tensors over ranks",
     )
     _add_part_options(parser)
+    parser.add_argument(
+        "--forward",
+        action="store_true",
+        help="record the forwards without gradients in place of train steps, each as a step: of a "
+        "script that scores or generates, whether or not it trains",
+    )
     parser.add_argument(
         "--digest",
         choices=DIGESTS,
@@ -164,9 +174,10 @@ def run(args: argparse.Namespace) -> int:
     if args.moved:
         expect_moved(*args.moved)
     if done < args.steps:
-        note(f"{script} ended after {done} steps, of {args.steps} to record")
+        noun = "forwards" if args.forward else "steps"
+        note(f"{script} ended after {done} {noun}, of {args.steps} to record")
     if speaks and args.label is None:
-        say_recorded(args.out, script, done)
+        say_recorded(args.out, script, done, "forward" if args.forward else "step")
     leave_threads(before)
     return 0
 
@@ -186,6 +197,10 @@ def _record_script(args: argparse.Namespace) -> int:
     parser: argparse.ArgumentParser = args.parser
     file, *arguments = args.script
     try:
+        if args.forward:
+            # The recorders of scores are loaded for this option alone.
+            record_forwards = resolve_name(FORWARD_RECORDER)
+            return int(record_forwards(Path(file), arguments, args.out.absolute(), args.steps))
         return record_file(
             Path(file),
             arguments,
@@ -198,7 +213,7 @@ def _record_script(args: argparse.Namespace) -> int:
             every=args.every,
             digest_name=args.digest,
         )
-    except NothingRecordedError as error:
+    except (NothingRecordedError, RecordingError) as error:
         parser.error(visible(str(error)))
     except NotWrittenError as error:
         if error.errno == errno.EEXIST:

@@ -65,6 +65,20 @@ KINDS = {
         "of the weight",
         lasts="passing",
     ),
+    "made_weight": Kind(
+        "what an engine should hold of weights that it fuses, or of one with its adapter; the name "
+        "is followed by theirs; not compared by itself",
+        "of the weight",
+        lasts="passing",
+        explanatory=True,
+    ),
+    "wrong_weight": Kind(
+        "what an engine would hold of a weight that is stale, cast twice and so on; the name is "
+        "followed by the cause; not compared by itself",
+        "of the weight",
+        lasts="passing",
+        explanatory=True,
+    ),
     "used_param": Kind(
         "each weight, as the forward reads it", "of the weight", lasts="passing", weight=True
     ),
@@ -200,6 +214,11 @@ KINDS = {
 
 STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 """Kinds that start from the same values on both sides: only their changes prove anything."""
+
+SCORED_KINDS = frozenset(
+    {"weight", "made_weight", "wrong_weight", "decision", "margin", "output", "logprob"}
+)
+"""Kinds that a side shows which scores and does not train."""
 
 _ORDER = {kind: 2 * position for position, kind in enumerate(KINDS)}
 

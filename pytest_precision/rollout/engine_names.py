@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.errors import expect_one_of
+from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.recipes import inference_names
 
 EXPERT = "{expert}"
@@ -54,21 +54,38 @@ def made_of(names: NameMap, engine_name: str, trainer_names: Collection[str]) ->
         engine_name: of the tensor.
         trainer_names: of all that the trainer holds.
     """
-    if isinstance(names, str):
-        recipes = inference_names.FUSED_NAMES
-        expect_one_of("names", names, recipes)
-        names = recipes[names]
-    parts: str | Sequence[str] | None
-    if isinstance(names, Mapping):
-        parts = _by_pattern(names, engine_name)
-    else:
-        parts = None if names is None else names(engine_name)
+    parts = names(engine_name) if callable(names) else _by_pattern(_mapping(names), engine_name)
     if parts is None:
         parts = engine_name
     group = (parts,) if isinstance(parts, str) else tuple(parts)
     if any(EXPERT in part for part in group):
         return _stacked(group, trainer_names)
     return Made((group,)) if all(part in trainer_names for part in group) else None
+
+
+def engine_names(names: NameMap, trainer_names: Collection[str]) -> list[str]:
+    """Return the names of what an engine may make of a trainer's weights, fused or as they are.
+
+    Raises:
+        ValueError: a function is given, of which nobody can say what it would be asked.
+    """
+    if callable(names):
+        advice = "give a recipe's name, or a dict"
+        raise ValueError(expected_but_got("names that can be recorded", "a function", advice))
+    fused: dict[str, None] = {}
+    for pattern, parts in _mapping(names).items():
+        first = parts if isinstance(parts, str) else parts[0]
+        first = re.escape(first.replace(EXPERT, "0")).replace(r"\*", "(.*)")
+        matches = (re.fullmatch(first, name) for name in trainer_names)
+        fused |= {_filled(pattern, match.groups()): None for match in matches if match}
+    return [*dict.fromkeys([*fused, *trainer_names])]
+
+
+def _mapping(names: str | Mapping[str, str | Sequence[str]] | None) -> inference_names.FusedNames:
+    if isinstance(names, str):
+        expect_one_of("names", names, inference_names.FUSED_NAMES)
+        return inference_names.FUSED_NAMES[names]
+    return names or {}
 
 
 def _by_pattern(names: Mapping[str, str | Sequence[str]], name: str) -> str | list[str] | None:

@@ -74,18 +74,20 @@ def score_lines(case: ScoredCase, way: str, beyond: BeyondBound | None = None) -
     compared = module_differences(scores.outputs, case.theirs.outputs, sequence)
     first = next((module for module in compared if module.differing), None)
     if first is not None:
-        yield _module_words(first)
+        yield module_words(first)
         yield from _values(case, way, first)
     if beyond is not None and case.noise is not None:
         yield f"bound: {case.noise.words}"
     pairs = case.pairs(way)
-    if beyond is not None and case.live is not None:
-        words = distribution_words(case.live[1], case.sequences, pairs)
+    if beyond is not None:
+        reference = None if case.live is None else case.live[1]
+        words = distribution_words(reference, case.sequences, pairs)
         yield from [words] if words else []
     yield from figure_lines(statistics_of(pairs))
 
 
-def _module_words(module: ModuleDifference) -> str:
+def module_words(module: ModuleDifference) -> str:
+    """Return in words how the output of a module differs."""
     if module.dtypes is not None:
         ours, theirs = module.dtypes
         return f"{module.name} computes in {ours}, not in {theirs}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from pytest_precision.errors import expected_but_got, is_bad_input
+from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.parity.compare.bounds import Close, Noise
 from pytest_precision.rollout.casts import Cast, cast_by
 from pytest_precision.rollout.inference_weights import logical_name
@@ -80,6 +80,19 @@ def honest_noise(
         expected = "a model that can be called in two ways at least, for noise()"
         raise ValueError(expected_but_got(expected, type(side.model).__name__, "use close()"))
     return HonestNoise(largest, criterion.safety)
+
+
+def recorded_noise(measured: Mapping[str, float], criterion: Noise) -> HonestNoise:
+    """Return the bound of honest ways that were measured where the reference was recorded.
+
+    Raises:
+        RecordingError: none was.
+    """
+    if not measured:
+        advice = "record it with show_scores(..., honest_ways=6), or use close(rtol=0, atol=)"
+        expected = "a reference whose honest ways were measured, for noise()"
+        raise RecordingError(expected_but_got(expected, "none of them", advice))
+    return HonestNoise(dict(measured), criterion.safety)
 
 
 def _ways(number: int) -> tuple[str, ...]:

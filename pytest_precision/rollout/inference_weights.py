@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.matrix.tensor_key import unwrapped
-from pytest_precision.trace.digests import digest
+from pytest_precision.trace.lin8 import additive_digest
 
 Weights = Mapping[str, "Tensor | str"]
 """Name to a tensor, or to the digest of one, as `weight_digest` makes it."""
@@ -27,15 +27,23 @@ class WeightTable(NamedTuple):
         tensors: logical name to the tensor, or to its digest.
         optional: names of what an engine may make by itself: buffers that no checkpoint has.
         active: names of the adapters that compute; None for all.
+        deliveries: of a recorded trainer, the engine's name of what is fused or merged to its
+            digest, and to the names of what it is made of.
+        wrong: of a recorded trainer, the engine's name to the digest of each tensor that it would
+            hold if something had gone wrong, and to that cause in words.
     """
 
     tensors: dict[str, Tensor | str]
     optional: frozenset[str] = frozenset()
     active: tuple[str, ...] | None = None
+    deliveries: Mapping[str, tuple[str, tuple[str, ...]]] = {}
+    wrong: Mapping[str, Mapping[str, str]] = {}
 
     @classmethod
     def of(cls, model: nn.Module) -> WeightTable:
         """Read all parameters and buffers of a model; a tied one has each of its names."""
+        # First: FSDP2 then frees what its last forward has gathered, and shows its shards again.
+        stored = {logical_name(name) for name in model.state_dict()}
         tensors: dict[str, Tensor | str] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             tensors[logical_name(name)] = whole_tensor(parameter)
@@ -46,7 +54,6 @@ class WeightTable(NamedTuple):
             for adapter, factor in _scalings(module).items():
                 key = f"{logical_name(name)}.{SCALING}.{adapter}"
                 tensors[key] = torch.tensor(float(factor), dtype=torch.float64)
-        stored = {logical_name(name) for name in model.state_dict()}
         optional = frozenset(map(logical_name, buffers)) - stored
         return cls(tensors, optional, _active(model))
 
@@ -67,8 +74,18 @@ def weight_snapshot(model: nn.Module, *, digests: bool = False) -> dict[str, Ten
 
 
 def weight_digest(tensor: Tensor) -> str:
-    """Return a tensor's dtype, shape and digest as one text."""
-    return f"{dtype_name(tensor.dtype)} {[*tensor.shape]} {digest(tensor)}"
+    """Return a tensor's dtype, shape and additive digest as one text."""
+    return described_digest(dtype_name(tensor.dtype), tensor.shape, additive_digest(tensor))
+
+
+def described_digest(dtype: str, shape: Sequence[int], digest: str) -> str:
+    """Return what `weight_digest` says of a tensor, from its parts."""
+    return f"{dtype} {[*shape]} {digest}"
+
+
+def module_name(name: str) -> str:
+    """Return the name of the module of a weight, and that of anything else as it is."""
+    return name.replace(".weight", "")
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:

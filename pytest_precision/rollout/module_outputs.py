@@ -65,7 +65,7 @@ class ModuleOutputs:
 
     Attributes:
         dtypes: name of each module to the dtype of its output, in the order in which they end.
-        margins: name of each router to the margins of its choices, by token.
+        widths: name of each module to the number of elements of its output that a token has.
     """
 
     def __init__(self, rows: TokenRows, values_of: str = "") -> None:
@@ -74,6 +74,7 @@ class ModuleOutputs:
         self._shown: dict[str, list[Rows]] = {}
         self._choices: dict[str, list[Rows]] = {}
         self.dtypes: dict[str, str] = {}
+        self.widths: dict[str, int] = {}
 
     @property
     def names(self) -> list[str]:
@@ -93,17 +94,33 @@ class ModuleOutputs:
         """Return the experts that a router has chosen, by token: the last column is the margin."""
         return by_token(self._choices[name])
 
-    def stored(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield each module's name, dtype, and a table of its tokens and their digests."""
+    def stored(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each module's name, dtype and width as a text, and its tokens and digests."""
         for name in self.names:
             shown = self.of(name)
             columns = [torch.from_numpy(part.copy()) for part in (shown.codes, shown.digests)]
-            yield name, self.dtypes[name], torch.stack(columns)
+            yield f"{self.dtypes[name]} {self.widths[name]} {name}", torch.stack(columns)
 
-    def restore(self, name: str, dtype: str, table: Tensor) -> None:
-        """Take what a module has shown from such a table."""
+    def restore(self, words: str, table: Tensor) -> None:
+        """Take what a module has shown from such a text and such a table."""
+        dtype, width, name = words.split(" ", 2)
         self._shown[name] = [Rows(table[0], table[1])]
-        self.dtypes[name] = dtype
+        self.dtypes[name], self.widths[name] = dtype, int(width)
+
+    def stored_choices(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield each router's name, a table of its tokens and their experts, and the margins."""
+        for name in self.routers:
+            chosen = self.choices(name)
+            assert chosen.values is not None
+            codes = torch.from_numpy(chosen.codes.copy()).unsqueeze(-1)
+            experts, margins = chosen.values[:, :-1], chosen.values[:, -1]
+            yield name, torch.cat([codes, experts.long()], -1), margins
+
+    def restore_choices(self, name: str, table: Tensor, margins: Tensor) -> None:
+        """Take what a router has chosen from such a table, with the margins."""
+        experts = table[:, 1:]
+        values = torch.cat([experts.double(), margins.double().unsqueeze(-1)], -1)
+        self._choices[name] = [Rows(table[:, 0], row_digests(experts), values)]
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -144,6 +161,7 @@ class ModuleOutputs:
         shown = Rows(self._rows.codes.flatten(), digests.cpu(), values)
         self._shown.setdefault(name, []).append(shown)
         self.dtypes[name] = dtype_name(tensors[0].dtype)
+        self.widths[name] = rows[0].shape[1]
 
     def _choose(self, name: str, chosen: int, tensors: list[Tensor]) -> None:
         """Note which experts a router has chosen, the least first, and by which margin."""

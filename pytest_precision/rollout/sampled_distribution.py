@@ -31,12 +31,12 @@ MOSTLY = 0.9
 
 
 def distribution_words(
-    reference: Scorer, sequences: list[Tensor], pairs: Mapping[int, tuple[Tensor, Tensor]]
+    reference: Scorer | None, sequences: list[Tensor], pairs: Mapping[int, tuple[Tensor, Tensor]]
 ) -> str:
     """Return in words which distribution the candidate's scores are of; empty if not another one.
 
     Args:
-        reference: the side whose model gives the full distribution.
+        reference: the side whose model gives the full distribution; None if it was recorded.
         sequences: ids of each.
         pairs: log-probabilities of both sides, by sequence.
     """
@@ -56,13 +56,13 @@ def distribution_words(
 
 
 def _tempered(
-    reference: Scorer, sequences: list[Tensor], pairs: Mapping[int, tuple[Tensor, Tensor]]
+    reference: Scorer | None, sequences: list[Tensor], pairs: Mapping[int, tuple[Tensor, Tensor]]
 ) -> str:
     """Return the temperatures of both sides in words, if they explain their scores; else empty.
 
     The reference's model is called once more for its logits, of which each side shows one a token.
     """
-    if reference.model is None:
+    if reference is None or reference.model is None:
         return ""
     number, sides = max(pairs.items(), key=lambda pair: len(pair[1][0]))
     ids = sequences[number].to(device_of(reference.model))

@@ -11,12 +11,12 @@ from torch import Tensor
 from pytest_precision.errors import expected_but_got, is_bad_input, named
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Ruling
+from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.module_differences import choice_differences, module_differences
 from pytest_precision.rollout.score_gates import ruled_scores
 from pytest_precision.rollout.scored_case import ScoredCase, Shown
 from pytest_precision.rollout.scorer import Scorer
 from pytest_precision.rollout.token_statistics import statistics_of
-from pytest_precision.rollout.weight_sync import SyncTerms
 
 __tracebackhide__ = is_bad_input
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
@@ -12,9 +12,12 @@ from pytest_precision.parity.words import listed
 from pytest_precision.rollout.first_token import (
     choice_lines,
     divergence,
+    held_to,
+    module_words,
     score_lines,
     token_headline,
 )
+from pytest_precision.rollout.module_differences import module_differences
 from pytest_precision.rollout.scored_case import LOGPROB, ScoredCase
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.token_statistics import common_tokens, figure_lines, statistics_of
@@ -29,12 +32,14 @@ RULE = (
 )
 """What tells a defect of the weight sync from rounding."""
 
+OUTPUT = "output"
+
 Step = Callable[[ScoredCase], "Ruling | None"]
 
 
 def tokens_in_common(case: ScoredCase) -> Ruling | None:
     """Refuse sides that score no token in common."""
-    for way in case.candidate.scores:
+    for way in () if case.unscored else case.candidate.scores:
         if not case.pairs(way):
             words = "the two sides score no token in common, so that nothing is compared"
             return Ruling(
@@ -113,7 +118,7 @@ def weights_agree(case: ScoredCase) -> Ruling | None:
 
 def scores_agree(case: ScoredCase) -> Ruling | None:
     """Fail sides whose log-probabilities differ by more than the criterion allows."""
-    for way in case.candidate.scores:
+    for way in () if case.unscored else case.candidate.scores:
         found_token = case.beyond(case.pairs(way))
         if found_token is not None:
             return Ruling(
@@ -124,6 +129,27 @@ def scores_agree(case: ScoredCase) -> Ruling | None:
                 divergence=divergence(case, found_token),
             )
     return None
+
+
+def outputs_agree(case: ScoredCase) -> Ruling | None:
+    """Fail sides that do not score, and whose modules give back other bytes."""
+    if not case.unscored or case.criteria.unchecked(OUTPUT):
+        return None
+    compared = module_differences(
+        next(iter(case.candidate.scores.values())).outputs, case.theirs.outputs
+    )
+    first = next((module for module in compared if module.differing), None)
+    if first is None:
+        return None
+    assert first.first is not None
+    sequence, position = first.first
+    reason = f"output of {first.name} differs at token {position} of sequence {sequence}"
+    return Ruling(
+        outcome="fail",
+        reason=f"{reason}; {held_to(case)}",
+        gate=outputs_agree.__name__,
+        details=(module_words(first),),
+    )
 
 
 def weights_shown(case: ScoredCase) -> Ruling | None:
@@ -159,10 +185,12 @@ def score_bounds(case: ScoredCase) -> Ruling | None:
     criterion = case.criterion(0)
     if not criterion.tolerates:
         return None
-    reference = None if case.live is None else case.live[1]
-    if reference is not None and reference.model is not None:
-        name, scores = with_planted(reference, reference.model, case.sequences)
-        if case.beyond(common_tokens(scores.logprobs, case.theirs.logprobs)) is not None:
+    if case.unscored:
+        return None
+    planted = _planted(case)
+    if planted is not None:
+        name, logprobs = planted
+        if case.beyond(common_tokens(logprobs, case.theirs.logprobs)) is not None:
             return None
         words = f"with the rows of {name} in another order no log-probability leaves it"
     else:
@@ -172,6 +200,14 @@ def score_bounds(case: ScoredCase) -> Ruling | None:
         words = "each log-probability could be that of the token before it"
     reason = f"the bound of logprob ({criterion}) is so loose that it proves nothing: {words}"
     return Ruling(outcome="vacuous", reason=reason, gate=score_bounds.__name__)
+
+
+def _planted(case: ScoredCase) -> tuple[str, Mapping[int, Tensor]] | None:
+    """Return the name of a weight and the scores with it planted; None where nobody can plant."""
+    if case.live is None or case.live[1].model is None:
+        return case.planted
+    name, scores = with_planted(case.live[1], case.live[1].model, case.sequences)
+    return name, scores.logprobs
 
 
 def with_planted(side: Scorer, model: nn.Module, sequences: list[Tensor]) -> tuple[str, Scores]:
@@ -200,6 +236,7 @@ STEPS: tuple[Step, ...] = (
     same_tokens,
     weights_agree,
     scores_agree,
+    outputs_agree,
     weights_shown,
     scored_kinds,
     score_bounds,
@@ -211,9 +248,13 @@ def ruled_scores(case: ScoredCase) -> Ruling:
     refused = next(filter(None, (step(case) for step in STEPS)), None)
     if refused is not None:
         return refused
-    figures = [
-        in_way(case, way, line)
-        for way in case.candidate.scores
-        for line in (*choice_lines(case, way), *figure_lines(statistics_of(case.pairs(way))))
-    ]
-    return Ruling(in_part=not case.criteria.exact, details=tuple(figures))
+    if case.unscored:
+        figures = [f"log-probabilities are not compared: {case.unscored}"]
+    else:
+        figures = [
+            in_way(case, way, line)
+            for way in case.candidate.scores
+            for line in (*choice_lines(case, way), *figure_lines(statistics_of(case.pairs(way))))
+        ]
+    in_part = not case.criteria.exact or bool(case.unscored)
+    return Ruling(in_part=in_part, details=tuple(figures))

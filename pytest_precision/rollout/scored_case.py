@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,11 +13,12 @@ from pytest_precision.parity.compare.bounds import Noise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
 from pytest_precision.parity.compare.tensors import Difference, compare
-from pytest_precision.rollout.honest_noise import HonestNoise, honest_noise
+from pytest_precision.rollout.expected_weights import SyncTerms
+from pytest_precision.rollout.honest_noise import HonestNoise, honest_noise, recorded_noise
 from pytest_precision.rollout.inference_weights import WeightTable
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.token_statistics import common_tokens
-from pytest_precision.rollout.weight_sync import SyncTerms, WeightSync, sync_of
+from pytest_precision.rollout.weight_sync import WeightSync, sync_of
 
 LOGPROB = "logprob"
 
@@ -60,6 +61,9 @@ class ScoredCase:
         criteria: of the test.
         declared: cast, names and history of the weights.
         live: both sides, to ask them for more; None for those that were recorded elsewhere.
+        measured: of a recorded reference, honest way to how far it is off.
+        planted: of a recorded reference, the name of a weight and the scores with it planted.
+        unscored: why no log-probabilities are compared; empty if they are.
     """
 
     candidate: Shown
@@ -68,6 +72,9 @@ class ScoredCase:
     criteria: Criteria
     declared: SyncTerms
     live: tuple[Scorer, Scorer] | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    planted: tuple[str, Mapping[int, Tensor]] | None = None
+    unscored: str = ""
 
     @property
     def theirs(self) -> Scores:
@@ -90,8 +97,10 @@ class ScoredCase:
         """The measured bound; None where no criterion of log-probabilities needs one."""
         rules = self.criteria.of_kind(LOGPROB)
         noisy = [rule.criterion for rule in rules if isinstance(rule.criterion, Noise)]
-        if not noisy or self.live is None:
+        if not noisy:
             return None
+        if self.live is None:
+            return recorded_noise(self.measured, noisy[0])
         return honest_noise(self.live[1], self.sequences, noisy[0], self.declared.cast)
 
     def criterion(self, sequence: int) -> Criterion:

@@ -43,6 +43,8 @@ def common_tokens(
 
 def statistics_of(pairs: Mapping[int, tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Return the figures of all tokens; those that are not finite on both sides are left out."""
+    if not pairs:
+        return {}
     ours, theirs = (torch.cat([pair[side].double() for pair in pairs.values()]) for side in (0, 1))
     finite = ours.isfinite() & theirs.isfinite()
     ours, theirs = ours[finite], theirs[finite]

@@ -1,13 +1,14 @@
 """Say why an engine's tensor is not the trainer's: stale, never delivered, cast twice, and so on.
 
 Each cause is a hypothesis: a tensor that the engine would hold if it were true. One that is equal
-to the last byte, in the rows that differ, is the cause.
+to the last byte, where the tensor differs, is the cause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,18 +54,14 @@ def cause(actual: Tensor | str, expected: Tensor, source: Source, ending: str = 
         source: see there.
         ending: of the name, such as `_scale`.
     """
-    rows = differing_rows(actual, expected)
-    where = "" if rows is None else _row_words(*rows)
+    region = differing_region(actual, expected)
+    where = "" if region is None else region.words
     for words, hypothesis in hypotheses(source, ending):
-        if equal(actual, hypothesis, rows):
+        if equal(actual, hypothesis, region):
             return words.replace(WEIGHT_NAME, f"{where}{WEIGHT_NAME}")
     if isinstance(actual, Tensor):
         return by_a_factor(actual, expected)
     return ""
-
-
-def _row_words(first: int, end: int) -> str:
-    return f"row {first} of " if end - first == 1 else f"rows {first} to {end - 1} of "
 
 
 def hypotheses(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
@@ -74,20 +71,29 @@ def hypotheses(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]
     yield from _cast(source)
     expected = source.cast(source.tensor)
     if expected.ndim >= 2 and expected.shape[-1] == expected.shape[-2]:
-        yield f"transposed: {WEIGHT_NAME} is in the other order", expected.transpose(-1, -2)
+        yield transposed_words(), expected.transpose(-1, -2)
     for name, other in source.others():
         yield f"another tensor: {WEIGHT_NAME} holds {name}", other
 
 
 def _former(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
-    noun = "scale" if ending.startswith(SCALE) else "weights"
-    word = "another scale" if noun == "scale" else "stale"
     for step, former in sorted(source.former.items(), reverse=True):
         tensor = former if isinstance(former, str) else source.cast(former)
-        words = f"{word}: {WEIGHT_NAME} holds the {noun} of step {step}"
-        if step == 0:
-            words = f"never delivered: {WEIGHT_NAME} holds the {noun} of before the first step"
-        yield words, tensor
+        yield stale_words(step, scale=ending.startswith(SCALE)), tensor
+
+
+def stale_words(step: int, where: str = "", *, scale: bool = False) -> str:
+    """Return in words that a weight, or a part of it, is that of a former step."""
+    noun = "scale" if scale else "weights"
+    if step == 0:
+        return f"never delivered: {where}{WEIGHT_NAME} holds the {noun} of before the first step"
+    word = "another scale" if scale else "stale"
+    return f"{word}: {where}{WEIGHT_NAME} holds the {noun} of step {step}"
+
+
+def transposed_words(where: str = "") -> str:
+    """Return in words that a weight, or a part of it, is transposed."""
+    return f"transposed: {where}{WEIGHT_NAME} is in the other order"
 
 
 def _adapted(source: Source) -> Iterator[tuple[str, Tensor]]:
@@ -133,15 +139,53 @@ def _cast(source: Source) -> Iterator[tuple[str, Tensor]]:
         yield f"never cast: {WEIGHT_NAME} is {dtype_name(source.tensor.dtype)}", source.tensor
 
 
-def differing_rows(actual: Tensor | str, expected: Tensor) -> tuple[int, int] | None:
-    """Return the first and the end of the rows that differ; None if all do, or nobody can say."""
+class DifferingRegion(NamedTuple):
+    """The rows and columns of a tensor that differ: its first and its last dimension.
+
+    Attributes:
+        rows: the first and the end.
+        columns: the first and the end; all of them unless at most half differ, as of a shard.
+        words: where it is, as far as it is not the whole tensor.
+    """
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    words: str
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return the region of a tensor."""
+        return tensor[slice(*self.rows)][..., slice(*self.columns)].contiguous()
+
+
+def differing_region(actual: Tensor | str, expected: Tensor) -> DifferingRegion | None:
+    """Return where a tensor differs; None if nobody can say."""
     alike = isinstance(actual, Tensor) and actual.shape == expected.shape and actual.ndim >= 2
     if not alike or not isinstance(actual, Tensor) or actual.dtype is not expected.dtype:
         return None
-    rows = len(actual)
-    differ = (bits_of(actual) != bits_of(expected)).reshape(rows, -1).any(-1).nonzero().flatten()
-    first, end = int(differ[0]), int(differ[-1]) + 1
-    return None if end - first == rows else (first, end)
+    differ = (bits_of(actual) != bits_of(expected)).any(-1)
+    rows = _extent(differ.reshape(len(differ), -1).any(-1))
+    columns = _extent(differ.reshape(-1, differ.shape[-1]).any(0))
+    if 2 * (columns[1] - columns[0]) > differ.shape[-1]:
+        columns = (0, differ.shape[-1])
+    parts = [
+        numbered(noun, *extent)
+        for noun, extent, size in (
+            ("row", rows, differ.shape[0]),
+            ("column", columns, differ.shape[-1]),
+        )
+        if extent != (0, size)
+    ]
+    return DifferingRegion(rows, columns, "".join(f"{words} of " for words in parts))
+
+
+def _extent(differ: Tensor) -> tuple[int, int]:
+    places = differ.nonzero().flatten()
+    return int(places[0]), int(places[-1]) + 1
+
+
+def numbered(noun: str, first: int, end: int) -> str:
+    """Return numbers from the first to before the end in words, such as `rows 2 to 3`."""
+    return f"{noun} {first}" if end - first == 1 else f"{noun}s {first} to {end - 1}"
 
 
 def bits_of(tensor: Tensor) -> Tensor:
@@ -149,8 +193,8 @@ def bits_of(tensor: Tensor) -> Tensor:
     return tensor.contiguous().unsqueeze(-1).view(torch.uint8)
 
 
-def equal(actual: Tensor | str, hypothesis: Tensor | str, rows: tuple[int, int] | None) -> bool:
-    """Return whether an engine's tensor is that of a hypothesis, in the rows that differ."""
+def equal(actual: Tensor | str, hypothesis: Tensor | str, region: DifferingRegion | None) -> bool:
+    """Return whether an engine's tensor is that of a hypothesis, where it differs."""
     if isinstance(actual, str) or isinstance(hypothesis, str):
         ours, theirs = (
             side if isinstance(side, str) else weight_digest(side) for side in (actual, hypothesis)
@@ -158,9 +202,10 @@ def equal(actual: Tensor | str, hypothesis: Tensor | str, rows: tuple[int, int] 
         return ours == theirs
     if actual.shape != hypothesis.shape:
         return False
-    if rows is not None:
-        actual, hypothesis = (side[rows[0] : rows[1]] for side in (actual, hypothesis))
-    return same_bytes(actual.contiguous(), hypothesis.contiguous().to(actual.device))
+    hypothesis = hypothesis.to(actual.device)
+    if region is None:
+        return same_bytes(actual.contiguous(), hypothesis.contiguous())
+    return same_bytes(region.of(actual), region.of(hypothesis))
 
 
 def by_a_factor(actual: Tensor, expected: Tensor) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -12,28 +11,13 @@ from torch import Tensor
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.tensors import Difference, compare
 from pytest_precision.rollout import adapters
-from pytest_precision.rollout.casts import Cast, cast_by
-from pytest_precision.rollout.engine_names import Made, NameMap, made_of
-from pytest_precision.rollout.inference_weights import Weights, WeightTable, weight_digest
+from pytest_precision.rollout.expected_weights import Delivery, ExpectedWeight, SyncTerms
+from pytest_precision.rollout.inference_weights import WeightTable, module_name, weight_digest
 from pytest_precision.rollout.weight_causes import WEIGHT_NAME, Source, bits_of, cause
 
 WEIGHT_KIND = "weight"
 
-_ROWS = re.compile(rf"rows? \d+ (to \d+ )?of (?={WEIGHT_NAME})")
-
-
-class SyncTerms(NamedTuple):
-    """What a test declares of the way from the trainer's weights to the engine's.
-
-    Attributes:
-        cast: see `Cast`.
-        names: see `NameMap`.
-        history: step to the weights that the trainer held then.
-    """
-
-    cast: Cast = None
-    names: NameMap = None
-    history: Mapping[int, Weights] = {}
+_ROWS = re.compile(r"rows? \d+ (to \d+ )?of ")
 
 
 class WrongWeight(NamedTuple):
@@ -66,24 +50,6 @@ class WeightSync(NamedTuple):
     left_out: str = ""
 
 
-class _Target(NamedTuple):
-    """What one tensor of the engine should be, and of what it is made.
-
-    Attributes:
-        making: of the trainer's weights.
-        source: see `Source`; None where the trainer shows a digest.
-        expected: the tensor, or its digest.
-        ending: of the engine's name after that of the whole.
-        lengths: of the trainer's weights in dimension 0.
-    """
-
-    making: Made
-    source: Source | None
-    expected: Tensor | str
-    ending: str
-    lengths: tuple[int, ...] = ()
-
-
 class _Comparison:
     """Compares two tables of weights.
 
@@ -101,68 +67,31 @@ class _Comparison:
         declared: SyncTerms,
         criteria: Criteria,
     ) -> None:
-        self._adapters = adapters.adapters_of(reference)
-        self._active = partial(adapters.is_active, reference)
         both = adapters.has_factors(candidate) and adapters.has_factors(reference)
         self._ours = candidate if both else adapters.merged(candidate)
-        self._theirs = reference if both else adapters.merged(reference)
-        if both:
-            self._adapters = {}
-        self._declared = declared
+        self._delivery = Delivery(reference, declared, factors=both)
+        self._theirs = self._delivery.weights
         self._criteria = criteria
 
     def outcome(self) -> WeightSync:
-        targets = dict(self._targets())
         ours = self._ours.tensors
+        targets = dict(self._delivery.of(ours))
         compared, findings = [], []
-        for name, target in targets.items():
+        for name in targets:
             rule = self._criteria.of_tensor(WEIGHT_KIND, name)
             if rule.criterion.left_out or name not in ours:
                 continue
             compared.append(name)
-            finding = self._finding(name, ours[name], target, targets)
+            finding = self._finding(name, ours[name], targets)
             if finding is not None:
                 findings.append(finding)
         findings += self._absent(targets)
         return WeightSync(tuple(compared), tuple(findings), self._criteria.unchecked(WEIGHT_KIND))
 
-    def _targets(self) -> Iterator[tuple[str, _Target]]:
-        theirs = self._theirs.tensors
-        for name in self._ours.tensors:
-            making = made_of(self._declared.names, name, theirs)
-            if making is None:
-                continue
-            parts = {part: theirs[part] for part in making.names}
-            tensors = {p: tensor for p, tensor in parts.items() if isinstance(tensor, Tensor)}
-            if len(tensors) < len(parts):
-                yield name, _Target(making, None, next(iter(parts.values())), "")
-                continue
-            whole = making.put_together(tensors)
-            for ending, expected in cast_by(self._declared.cast, name, whole).items():
-                source = self._source(name, ending, making, whole)
-                lengths = tuple(len(tensor) if tensor.ndim else 1 for tensor in tensors.values())
-                yield name + ending, _Target(making, source, expected, ending, lengths)
-
-    def _source(self, name: str, ending: str, making: Made, whole: Tensor) -> Source:
-        former: dict[int, Tensor | str] = {}
-        for step, weights in self._declared.history.items():
-            digest = weights.get(name + ending)
-            tensors = {part: weights.get(part) for part in making.names}
-            shown = {part: tensor for part, tensor in tensors.items() if isinstance(tensor, Tensor)}
-            if len(shown) == len(tensors):
-                former[step] = making.put_together(shown)
-            elif isinstance(digest, str):
-                former[step] = digest
-
-        def cast(tensor: Tensor) -> Tensor:
-            return cast_by(self._declared.cast, name, tensor)[ending]
-
-        of_weight = self._adapters.get(making.names[0], []) if len(making.names) == 1 else []
-        return Source(whole, cast, former, tuple((a, self._active(a)) for a in of_weight))
-
     def _finding(
-        self, name: str, actual: Tensor | str, target: _Target, targets: Mapping[str, _Target]
+        self, name: str, actual: Tensor | str, targets: Mapping[str, ExpectedWeight]
     ) -> WrongWeight | None:
+        target = targets[name]
         expected = target.expected
         if isinstance(actual, str) or isinstance(expected, str):
             ours, theirs = (
@@ -177,17 +106,30 @@ class _Comparison:
         if difference is None:
             return None
         label = part_of(name, actual, target)
-        words = ""
-        if target.source is not None and isinstance(expected, Tensor):
-            source = _among(target.source, name, targets)
-            words = cause(actual, expected, source, target.ending)
+        words = self._cause(name, actual, targets)
         if " in " in label:  # the rows are those of the whole, of which this is a part
             words = _ROWS.sub("", words)
         explained = bool(words)
         words = words or f"{WEIGHT_NAME} {unlike(actual, expected, difference)}"
         return WrongWeight(label, words.replace(WEIGHT_NAME, module_name(label)), explained, words)
 
-    def _absent(self, targets: Mapping[str, _Target]) -> Iterator[WrongWeight]:
+    def _cause(self, name: str, actual: Tensor | str, targets: Mapping[str, ExpectedWeight]) -> str:
+        """Return in words why a tensor is not as expected; empty if nobody knows."""
+        target, wrong = targets[name], self._theirs.wrong.get(name, {})
+        ours = actual if isinstance(actual, str) else ""
+        if wrong and isinstance(actual, Tensor):
+            ours = weight_digest(actual)
+        if ours in wrong:
+            return wrong[ours]
+        if target.source is not None and isinstance(target.expected, Tensor):
+            source = _among(target.source, name, targets)
+            return cause(actual, target.expected.detach().cpu(), source, target.ending)
+        digests = {each.expected: other for other, each in targets.items() if each.is_digest}
+        if ours in digests:
+            return f"another tensor: {WEIGHT_NAME} holds {module_name(digests[ours])}"
+        return ""
+
+    def _absent(self, targets: Mapping[str, ExpectedWeight]) -> Iterator[WrongWeight]:
         """Yield what the trainer holds and no tensor of the engine is made of, and the reverse."""
         if self._criteria.unchecked(WEIGHT_KIND):
             return
@@ -212,7 +154,7 @@ def sync_of(
     return _Comparison(candidate, reference, declared, criteria).outcome()
 
 
-def _among(source: Source, name: str, targets: Mapping[str, _Target]) -> Source:
+def _among(source: Source, name: str, targets: Mapping[str, ExpectedWeight]) -> Source:
     """Return a source that knows what the engine should hold elsewhere."""
 
     def others() -> Iterator[tuple[str, Tensor]]:
@@ -223,7 +165,7 @@ def _among(source: Source, name: str, targets: Mapping[str, _Target]) -> Source:
     return Source(source.tensor, source.cast, source.former, source.adapters, others)
 
 
-def part_of(name: str, actual: Tensor | str, target: _Target) -> str:
+def part_of(name: str, actual: Tensor | str, target: ExpectedWeight) -> str:
     """Return the trainer's name of the part of a fused tensor that differs; else the whole's."""
     expected, making = target.expected, target.making
     if len(making.names) == 1 and not target.ending:
@@ -257,8 +199,3 @@ def unlike(actual: Tensor | str, expected: Tensor | str, difference: Difference)
     statistics = difference.statistics
     far = f", at most {statistics.max_abs:.3g} off" if statistics.measured else ""
     return f"differs in {statistics.mismatched} of {statistics.numel} elements{far}"
-
-
-def module_name(name: str) -> str:
-    """Return the name of the module of a weight, and that of anything else as it is."""
-    return name.replace(".weight", "")

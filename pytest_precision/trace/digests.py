@@ -23,6 +23,9 @@ UNDIGESTED_BYTES = 64
 READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
 
+DIGESTED_ELSEWHERE = frozenset({"weight", "made_weight", "wrong_weight"})
+"""Kinds of which a process without this package may have sent a digest, whatever their size."""
+
 THREADS = 2
 """Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
 
@@ -71,6 +74,11 @@ def in_order(tensor: Tensor) -> Tensor:
 def kept_as_it_is(kind: str, nbytes: int) -> bool:
     """Return whether a trace stores values rather than a digest, as it does for losses."""
     return nbytes <= UNDIGESTED_BYTES or kind in READ
+
+
+def may_be_digest(kind: str, nbytes: int) -> bool:
+    """Return whether a trace may have no more than a digest of a tensor."""
+    return kind in DIGESTED_ELSEWHERE or not kept_as_it_is(kind, nbytes)
 
 
 def bytes_of(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.digests import may_be_digest
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3
 from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
@@ -86,7 +86,7 @@ def _extent(slot: Any) -> _Extent:
     sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
     size = math.prod(piece) * torch_dtype.itemsize
     sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
-    return _Extent(size, torch_dtype.itemsize, not kept_as_it_is(kind, size))
+    return _Extent(size, torch_dtype.itemsize, may_be_digest(kind, size))
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from pytest_precision.engine.engine import STEP_PHASES
-from pytest_precision.trace.digests import kept_as_it_is
+from pytest_precision.trace.digests import may_be_digest
 from pytest_precision.trace.moment import END, INIT
 from pytest_precision.trace.named_digests import DIGEST_NAMES
 from pytest_precision.trace.rank_rows import ROW, TensorSlot
@@ -99,8 +99,8 @@ def _expect_table(index: Any, table: Table) -> None:
     _expect_below("whether a row has a digest", table.rows["digested"], 2)
     slots, _ = observed_in(index, table)
     digested = table.rows["digested"] != 0
-    are_kept = np.array([kept_as_it_is(slot.kind, slot.nbytes) for slot in slots], bool)
-    unlike = digested & are_kept[table.rows["slot"]]
+    may_be = np.array([may_be_digest(slot.kind, slot.nbytes) for slot in slots], bool)
+    unlike = digested & ~may_be[table.rows["slot"]]
     if unlike.any():
         slot = slots[table.rows["slot"][unlike][0]]
         raise unsound(f"values of {reprlib.repr(slot.name)}", "a digest")

@@ -89,6 +89,16 @@ def stale_shard() -> Planted:
     return Planted(engine, trainer, words, {"history": {3: weight_snapshot(before)}})
 
 
+def stale_columns() -> Planted:
+    trainer, before = updated(tiny())
+    engine = copy.deepcopy(trainer)
+    with torch.no_grad():
+        place = engine.layers[1].mlp.down_proj.weight[:, 16:32]
+        place.copy_(before.layers[1].mlp.down_proj.weight[:, 16:32])
+    words = "stale: columns 16 to 31 of layers.1.mlp.down_proj holds the weights of step 3"
+    return Planted(engine, trainer, words, {"history": {3: weight_snapshot(before)}})
+
+
 def stale_part_of_a_fused_tensor() -> Planted:
     trainer, before = updated(tiny())
     engine = copy.deepcopy(trainer)
@@ -322,6 +332,7 @@ PLANTED = (
     stale_by_digests,
     all_one_update_behind,
     stale_shard,
+    stale_columns,
     stale_part_of_a_fused_tensor,
     lora_lost,
     lora_scaled_twice,

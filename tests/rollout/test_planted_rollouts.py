@@ -10,8 +10,8 @@ from tiny_decoder import sequences
 
 from pytest_precision import noise
 from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.score_check import score_check
-from pytest_precision.rollout.weight_sync import SyncTerms
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)

@@ -7,19 +7,24 @@ from pathlib import Path
 import pytest
 
 from pytest_precision.__main__ import main
+from pytest_precision.rollout.shown_weights import digested_elsewhere
 
 SCRIPT = """
 import sys
 import torch
 from tiny_decoder import sequences, tiny
-from pytest_precision.rollout import Scorer, show_scores
+from pytest_precision.rollout import Scorer, show_scores, weight_snapshot
 
-way, dtype, stale = sys.argv[1:]
-model = tiny(getattr(torch, dtype))
-if stale == "stale":
+way, dtype, *words = sys.argv[1:]
+model = tiny(getattr(torch, dtype), mixture="mixture" in words)
+if "stale" in words:
     model.layers[1].mlp.down_proj.weight.data[3] += 0.5
+if "tilted" in words:
+    tilt = 0.1 * torch.arange(4)
+    model.layers[1].mlp.gate.register_forward_hook(lambda _, __, logits: logits + tilt)
 cast = "bfloat16" if dtype == "float32" else None
-show_scores(Scorer(model=model, way=way), sequences=sequences(), cast=cast)
+weights = weight_snapshot(model, digests=True) if "digests" in words else None
+show_scores(Scorer(model=model, way=way, weights=weights), sequences=sequences(), cast=cast)
 """
 
 
@@ -35,8 +40,8 @@ def test_recordings_are_compared_by_weight_and_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The trainer's weights were cast as the engine casts them, before they were digested."""
-    trainer = recorded(tmp_path, "trainer", "alone", "float32", "new")
-    engine = recorded(tmp_path, "engine", "decode", "bfloat16", "new")
+    trainer = recorded(tmp_path, "trainer", "alone", "float32")
+    engine = recorded(tmp_path, "engine", "decode", "bfloat16")
     stale = recorded(tmp_path, "stale", "decode", "bfloat16", "stale")
     bound = ["--criterion", "logprob=close(rtol=0, atol=0.1)"]
     assert main(["compare", str(engine), str(trainer), *bound]) == 0
@@ -46,6 +51,38 @@ def test_recordings_are_compared_by_weight_and_token(
     assert main(["compare", str(stale), str(trainer), *bound]) == 1
     words = "weight layers.1.mlp.down_proj has another digest than that of the reference"
     assert words in capsys.readouterr().out
+
+
+def test_digests_that_an_engine_gives_are_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are compared with a trainer's tensors after the cast, and none is passed over."""
+    trainer = recorded(tmp_path, "trainer", "alone", "float32")
+    engine = recorded(tmp_path, "engine", "alone", "bfloat16", "digests")
+    stale = recorded(tmp_path, "stale", "alone", "bfloat16", "digests", "stale")
+    bound = ["--criterion", "logprob=close(rtol=0, atol=0.1)"]
+    assert main(["compare", str(engine), str(trainer), *bound]) == 0
+    assert main(["compare", str(stale), str(trainer), *bound]) == 1
+    assert "weight layers.1.mlp.down_proj has another digest" in capsys.readouterr().out
+
+
+def test_choices_of_routers_are_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a pass says which tokens took another expert, by which margin."""
+    trainer = recorded(tmp_path, "trainer", "alone", "float32", "mixture")
+    engine = recorded(tmp_path, "engine", "alone", "float32", "mixture", "tilted")
+    bound = ["--criterion", "logprob=close(rtol=0, atol=0.2)"]
+    assert main(["compare", str(engine), str(trainer), *bound]) == 0
+    out = capsys.readouterr().out
+    assert "decision: token 3 of sequence 1 goes to experts 1, 3 in layers.1.mlp.gate" in out
+    assert "tokens that took another expert, of 34: layers.1.mlp.gate 2" in out
+
+
+def test_a_text_that_is_no_digest_is_refused() -> None:
+    """An engine's digest without dtype and shape could not be told from another tensor's."""
+    with pytest.raises(ValueError, match="dtype, shape and digest of x"):
+        digested_elsewhere("weight", "x", "0123456789abcdef" * 2)
 
 
 def test_a_script_that_shows_no_scores_is_refused(

@@ -13,8 +13,8 @@ from pytest_precision import Parity, close, noise, unchecked
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.rollout import Scorer
+from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.score_check import score_check
-from pytest_precision.rollout.weight_sync import SyncTerms
 
 
 def ruled(candidate: Any, reference: Any, criterion: Any = None, **options: Any) -> Ruling:

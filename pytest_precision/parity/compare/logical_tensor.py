@@ -100,14 +100,14 @@ class LogicalTensor:
             )
         shown = self if any(piece.digest for piece in self.pieces) else other
         name = shown.trace.digest_name(ours.kind)
-        return self._digest(name) == other._digest(name)
+        return self.digest(name) == other.digest(name)
 
     @property
     def parts(self) -> dict[Place, Entry]:
         """Return one piece of each place."""
         return {plain_place(p.shape, p.place): p for p in reversed(self.pieces)}
 
-    def _digest(self, name: str) -> str:
+    def digest(self, name: str) -> str:
         """Return the digest of the full tensor, which nobody need hold; zeros where no rank does.
 
         Raises:

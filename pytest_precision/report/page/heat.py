@@ -73,6 +73,15 @@ def error_heat(errors: Iterable[Any]) -> Callable[[Any], Heat]:
     return heat
 
 
+def share_heat(share: float | None) -> Heat:
+    """Return the field of a share of tokens that differ; None for what was not seen."""
+    if not share:
+        state = "." if share is None else "="
+        return Heat(state, NO_FINDING[state], "")
+    style = next(name for most, name in HEATS if share <= most)
+    return Heat(percent(share, 1), style, "")
+
+
 def _dtypes(pairs: Iterable[Sequence[str]]) -> str:
     return ", ".join(ours if ours == theirs else f"{ours}, not {theirs}" for ours, theirs in pairs)
 

@@ -30,10 +30,14 @@ from pytest_precision.report.page.run_facts import read_environment, run_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.report_files import PAGE_NAME, page_in
+from pytest_precision.report.score_tables import FIGURES, by_layer, scored_ways
 from pytest_precision.report.sharing import explain
 from pytest_precision.report.status import FAILING, IN_PART, STATUSES, count, duration
 
 PAGE_FOLDER = Path(__file__).parent
+
+MOST_SCORED = 40
+"""Ways of scoring of which the page shows each module; report.json has them all."""
 
 MOST_AGAIN = 8
 """Cells that are named in one command; of more, pytest knows which ones failed last."""
@@ -103,6 +107,7 @@ def render(report: Report, since: Report | None = None) -> str:
         others=[r for r in fold(cells, [s for s in STATUSES if s not in FAILING]) if r.text],
         left_out=not_compared(cells),
         unread=unread_axes(cells),
+        scored=[*scored_ways(check.entry for cell in cells for check in cell.checks)],
         grids=[page_grid(test_cells) for test_cells in by_test(cells)],
         filters=filters.groups,
         settings=read_environment(report.environment),
@@ -128,6 +133,7 @@ def _template() -> jinja2.Template:
         STATUSES=STATUSES,
         MEANING=MEANING,
         LISTED=failures.LISTED,
+        MOST_SCORED=MOST_SCORED,
         MOST_MODULES=failures.MOST_MODULES,
         count=count,
         fixed=fixed,
@@ -138,6 +144,9 @@ def _template() -> jinja2.Template:
         column_labels=heat.column_labels,
         heat_rows=heat.heat_rows,
         module_heats=heat.module_heats,
+        share_heat=heat.share_heat,
+        by_layer=by_layer,
+        FIGURES=FIGURES,
         tensor_heats=heat.tensor_heats,
     )
     return engine.get_template("page.html")
