@@ -285,8 +285,8 @@ def test_a_legitimate_variation_is_left_alone(
 
 def test_the_page_has_every_entry() -> None:
     """And no other."""
-    own = PAGE.read_text().partition("\n## Lines ")[0]
-    named = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
+    listed = PAGE.read_text().partition("\n## Lines ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)
     assert named == [entry.name for entry in (*DEFECTS, *VARIATIONS)]
 
 

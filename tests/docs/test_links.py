@@ -84,8 +84,8 @@ def test_a_search_finds_its_page_first(words: str, page: str) -> None:
     }
     alone = [
         name
-        for name, own in headings.items()
-        if any({*words.split()} <= {*heading.split("-")} for heading in own)
+        for name, titles in headings.items()
+        if any({*words.split()} <= {*heading.split("-")} for heading in titles)
     ]
     assert alone == [page]
 
