@@ -63,10 +63,6 @@ All defects fail at the step, phase and kind where they start.
 
 `RoundedSums` on both sides contradicts nothing: a stack may be told to round sums."""  # noqa: E501
 
-OF_VARIATIONS = """\
-*Flagged*: within the bounds that the first failure proposes; other data are those of three seeds
-that no bound was made from."""
-
 
 def words_of(cell: Cell) -> str:
     """Return a cell as the table shows it."""
@@ -140,13 +136,14 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     named = sum(f.named is True for f in examinations)
     wrongly = sum(f.named is False for f in examinations)
     yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
-    yield f"- The kind of error is named in {named} failures, and wrongly in {wrongly}."
     worded = sum(bool(row.refusal.rule) for row in rows)
-    yield f"- The failure has a word for the kind of error in {worded}."
-    for bound, losses in zip(
-        TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True
-    ):
-        yield f"- Four losses within {bound:g} see {sum(losses)}."
+    yield (
+        f"- The kind of error is named in {named} failures, and wrongly in {wrongly}; {worded} "
+        "have a word for it."
+    )
+    seen_by = zip(TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True)
+    counts = ", ".join(f"{sum(losses)} within {bound:g}" for bound, losses in seen_by)
+    yield f"- Four losses see {counts}."
     lines = sum(row.examination.at(row.entry.marked) for row in rows)
     kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
@@ -177,7 +174,8 @@ def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
     )
     yield (
         f"- Within the bounds that a failure proposes, {flagged} of the other {len(others)} are "
-        f"flagged on the data that the bounds were made from, and {later} on other data."
+        f"flagged on the data that the bounds were made from, and {later} on data of three other "
+        "seeds."
     )
     wrongly = sum(f.named is False for f in others)
     yield f"- In {wrongly} of them an error is named that there is not."
@@ -199,11 +197,6 @@ def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
             entry.source.rstrip("."),
             words_of(entry.cell),
             "yes" if variation.bitwise else "no",
-            *(
-                ["", ""]
-                if variation.bitwise
-                else [said(variation.flagged), said(variation.flagged_later)]
-            ),
         ]
         for entry, variation in zip(VARIATIONS, of_variations, strict=True)
     ]
@@ -214,18 +207,10 @@ def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
             "## Defects",
             table(heading, [*map(row_of_defect, of_defects)]),
             "## Variations",
-            OF_VARIATIONS,
-            table(
-                ["variation", "what it is", "cell", "bit for bit", "flagged", "on other data"], rows
-            ),
+            table(["variation", "what it is", "cell", "bit for bit"], rows),
             "",
         ]
     )
-
-
-def said(flagged: str) -> str:
-    """Return whether something was flagged, in the table's words."""
-    return "yes" if flagged else "no"
 
 
 def shown(variation: VariationFound) -> VariationFound:

@@ -63,6 +63,33 @@ def test_the_index_has_every_page() -> None:
     assert {*PAGES[1:]} - {index} <= linked
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("rollout", "how-to/trainer-and-rollout.md"),
+        ("resume", "how-to/restart-a-trainer.md"),
+        ("data collator", "how-to/hf-trainer.md"),
+        ("upgrade", "how-to/upgrade-a-dependency.md"),
+        ("false alarm", "troubleshooting.md"),
+        ("progress", "reference/report.md"),
+    ],
+)
+def test_a_search_finds_its_page_first(words: str, page: str) -> None:
+    """The site's search shows pages first of which a heading has the words: there is one alone."""
+    docs = ROOT / "docs"
+    headings = {
+        named(file).removeprefix("docs/"): " ".join(anchors(file)).split()
+        for file in PAGES
+        if docs in file.parents
+    }
+    alone = [
+        name
+        for name, titles in headings.items()
+        if any({*words.split()} <= {*heading.split("-")} for heading in titles)
+    ]
+    assert alone == [page]
+
+
 def test_llms_txt_follows_the_convention() -> None:
     """A title, a summary, and lists of links with a line each, of which all pages are in one."""
     title, summary, *rest = (line for line in LLMS.read_text().splitlines() if line)
