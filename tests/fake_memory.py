@@ -24,14 +24,17 @@ DEVICE = torch.device("meta")
 
 
 class DeviceMemory:
-    """Counts bytes.
+    """Counts bytes, and what the host asks of the device.
 
     Attributes:
         live, peak: bytes now, and the most there were.
+        waits: how often the host has waited for values.
+        copied: bytes of these values.
     """
 
     def __init__(self) -> None:
         self.live = self.peak = 0
+        self.waits = self.copied = 0
         self._holders: Counter[int] = Counter()
 
     def take(self, tensor: Tensor) -> None:
@@ -43,6 +46,11 @@ class DeviceMemory:
             self.peak = max(self.peak, self.live)
         self._holders[key] += 1
         weakref.finalize(tensor, self._drop, key, nbytes)
+
+    def hand_over(self, nbytes: int) -> None:
+        """Count a copy to the host, which waits for all that was computed before."""
+        self.waits += 1
+        self.copied += nbytes
 
     def _drop(self, key: int, nbytes: int) -> None:
         self._holders[key] -= 1
@@ -78,7 +86,10 @@ class OnDevice(Tensor):
             kwargs["device"] = torch.device("cpu")
         inside = pytree.tree_map_only(OnDevice, lambda one: one.memory, (args, kwargs))
         made = func(*inside[0], **inside[1])
+        if name == "_local_scalar_dense" or (name == "copy_" and not isinstance(args[0], OnDevice)):
+            MEMORY.hand_over(args[-1].memory.nbytes)
         if to is not None and to.type == "cpu":
+            MEMORY.hand_over(made.nbytes)
             return made.clone() if any(made is one for one in pytree.tree_leaves(inside)) else made
         written = args[0] if name.endswith("_") and not name.startswith("_foreach") else None
         if written is not None:

@@ -21,11 +21,10 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.selection import covering, in_shard, matches, unselectable
 from pytest_precision.options import MARKER_OPTIONS, Settings, with_marker
+from pytest_precision.options.planning_only import runs_nothing
 from pytest_precision.plugin.cell_counts import Asked, CellCounts, announcements, refusals
 from pytest_precision.plugin.marker import CELL, MARKER, marker_of, out_of_reach
-from pytest_precision.ranks.process.preloaded import missing_modules
 from pytest_precision.report.report_attributes import test_of
-from pytest_precision.report.session import runs_nothing
 
 
 class Plan(NamedTuple):
@@ -212,6 +211,9 @@ class Collection:
         return unselectable(self.settings.select, (c for m in matrices.values() for c in m.cells))
 
     def _not_preloaded(self) -> Iterator[str]:
+        # Only here, for sessions with cells: it knows of processes.
+        from pytest_precision.ranks.process.preloaded import missing_modules
+
         for module in missing_modules(self.settings.preload):
             yield expected_but_got(
                 "installed modules in precision_preload",

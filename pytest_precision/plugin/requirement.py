@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.report.session import runs_nothing
+from pytest_precision.options.planning_only import runs_nothing
 
 
 class Requirement:

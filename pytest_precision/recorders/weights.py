@@ -22,7 +22,7 @@ from pytest_precision.trace.read_back import ReadBack
 MEASURED_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements measured at once: memory is bounded, and kernels on a GPU are large."""
 
-IN_CACHE = 1 << 14
+IN_CACHE = 1 << 15
 """Elements whose temporaries in fp64 stay in the cache of a core.
 
 They are small enough to be reused: fresh pages cost more than the arithmetic.
@@ -37,6 +37,11 @@ LEAST_ROUNDED = 8
 
 A smaller shard is not compared.
 """
+
+
+def measured_at_once(device: torch.device) -> int:
+    """Return how many elements are measured at once on a device; any accelerator's as on a GPU."""
+    return MEASURED_AT_ONCE.get(device.type, MEASURED_AT_ONCE["cuda"])
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:

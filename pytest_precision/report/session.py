@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.options import Settings
+from pytest_precision.options.planning_only import runs_nothing
 from pytest_precision.registered import ReporterSpec, expect_specs, resolved
 from pytest_precision.report import terminal
 from pytest_precision.report.collect import Results
@@ -21,14 +22,6 @@ from pytest_precision.report.shortened import shorten
 from pytest_precision.report.status import count, duration
 
 REPORT_OPTION = "--precision-report"
-
-RUNS_NOTHING = ("collectonly", "setuponly", "setupplan")
-"""pytest's options under which no test is called."""
-
-
-def runs_nothing(config: pytest.Config) -> bool:
-    """Return whether the session only collects or plans tests."""
-    return any(config.getoption(name, False) for name in RUNS_NOTHING)
 
 
 class SessionReport:

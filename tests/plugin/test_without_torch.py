@@ -15,6 +15,8 @@ import sys
 def pytest_terminal_summary(terminalreporter):
     heavy = {"torch", "numpy", "hypothesis", "sympy", "xxhash"} & set(sys.modules)
     terminalreporter.write_line(f"imported: {sorted(heavy)}")
+    of_cells = {"multiprocessing.forkserver", "pytest_precision.report.terminal"} & set(sys.modules)
+    terminalreporter.write_line(f"of cells: {sorted(of_cells)}")
 """
 
 SUITE = """
@@ -81,6 +83,14 @@ def test_nothing_heavy_is_imported(said: dict[str, str], options: str) -> None:
     *lines, status = said[options].splitlines()
     assert int(status[-1]) in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     assert "imported: []" in lines
+
+
+@pytest.mark.slow
+def test_a_session_without_cells_imports_neither_processes_nor_the_report(
+    said: dict[str, str],
+) -> None:
+    """Every pytest run of a project that has the package installed would wait for them."""
+    assert "of cells: []" in said[""].splitlines()
 
 
 @pytest.mark.slow

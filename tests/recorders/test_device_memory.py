@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from fake_memory import MEMORY, BroughtBack, OnDevice, more
 from torch import nn
 
 from pytest_precision import Capture, whole
+from pytest_precision.engine.observation import Observation
+from pytest_precision.probes.declared_rule.oracle.adam import AdamScalars
 from pytest_precision.probes.declared_rule.oracle.batch import Batch, Clipping, PiecePart
 from pytest_precision.probes.declared_rule.oracle.held import copied
-from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Roundings, State
+from pytest_precision.probes.declared_rule.oracle.update import (
+    NO_ROUNDING,
+    Rounding,
+    Roundings,
+    State,
+)
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Weight
 
@@ -23,6 +33,19 @@ def measured_at_once(monkeypatch: pytest.MonkeyPatch) -> int:
     """A chunk of a sixteenth of a tensor, on what says `meta`."""
     monkeypatch.setitem(MEASURED_AT_ONCE, "meta", ELEMENTS // 16)
     return ELEMENTS // 16
+
+
+def one_piece(name: str, tensor: torch.Tensor) -> list[Observation]:
+    """A tensor of the device as all that there is of its name."""
+    seen = whole("lost_updates", name, torch.empty(tensor.shape))
+    return [Observation("lost_updates", name, tensor, seen.shape, seen.place)]
+
+
+def asked_for(call: Callable[[], object]) -> tuple[int, int]:
+    """How often a call waits for the device, and how many bytes it has of it."""
+    waits, copied = MEMORY.waits, MEMORY.copied
+    call()
+    return MEMORY.waits - waits, MEMORY.copied - copied
 
 
 @pytest.fixture
@@ -67,6 +90,42 @@ def test_weights_before_an_update_are_kept_on_the_host(trained, measured_at_once
     assert row[1:3] == (ELEMENTS, 0)
 
 
+def test_a_step_of_lost_updates_comes_to_the_host_at_once() -> None:
+    """As six numbers a tensor, for which the host waits once."""
+    parameters = [nn.Parameter(OnDevice(torch.linspace(-1, 1, size))) for size in (40, 7, ELEMENTS)]
+    optimizer = torch.optim.AdamW(parameters, lr=0.1)
+    weights = [
+        Weight(str(number), parameter, parameter.detach, partial(one_piece, str(number)))
+        for number, parameter in enumerate(parameters)
+    ]
+    for parameter in parameters:
+        parameter.grad = OnDevice(torch.ones(parameter.shape))
+    meter = UpdateMeter()
+    watched = meter.before(optimizer, weights)
+    optimizer.step()
+    with BroughtBack():
+        waits, copied = asked_for(lambda: meter.after(optimizer, watched, 1))
+    assert waits == 1
+    assert copied <= 64 * len(parameters)
+
+
+def test_an_update_is_judged_on_the_device() -> None:
+    """The host waits once for the largest error of each moment and of the weight."""
+    device = [OnDevice(torch.rand(100)) for _ in range(3)]
+    host = [torch.rand(100) for _ in range(4)]
+    seen = whole("final_grad", "w", torch.empty(100))
+    part = PiecePart(0, seen, 0, State.of(host), tuple(device))
+    rounding = Rounding.of(torch.float32)
+    storage = Roundings((rounding, rounding), rounding, rounding, NO_ROUNDING)
+    group = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1}
+    batch = Batch(0, storage, Clipping(1.0, rounding), [part])
+    with BroughtBack():
+        scalars = AdamScalars.of(group, 1, decoupled=True)
+        waits, copied = asked_for(lambda: batch.worst(scalars, storage))
+    assert waits == 1
+    assert copied <= 64
+
+
 def test_what_an_update_is_judged_by_is_kept_on_the_host(measured_at_once: int) -> None:
     """Moments, gradient and weight, before the update and after it."""
     device = [OnDevice(torch.ones(measured_at_once)) for _ in range(4)]
@@ -77,7 +136,7 @@ def test_what_an_update_is_judged_by_is_kept_on_the_host(measured_at_once: int) 
     part = PiecePart(0, seen, 0, State.of(held), tuple(device[:3]))
     storage = Roundings((NO_ROUNDING, NO_ROUNDING), NO_ROUNDING, NO_ROUNDING, NO_ROUNDING)
     before = MEMORY.live
-    batch = Batch.of(0, storage, Clipping(1.0, NO_ROUNDING), [part])
+    batch = Batch(0, storage, Clipping(1.0, NO_ROUNDING), [part])
     assert MEMORY.live == before
     with BroughtBack():
         assert isinstance(batch.run_state, OnDevice)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.weights import IN_CACHE, MEASURED_AT_ONCE, joined
+from pytest_precision.recorders.weights import IN_CACHE, joined, measured_at_once
 
 _FIGURES = 6
 """Figures of an update: see `sums`."""
@@ -102,7 +102,7 @@ def _totals(updates: Sequence[Update], *, finite_only: bool) -> Tensor:
     device, sizes = tensors[0].device, [update.size for update in updates]
     before = joined([update.before for update in updates])
     total = torch.zeros(len(updates), _FIGURES, dtype=torch.float64, device=device)
-    chunk = IN_CACHE if device.type == "cpu" else MEASURED_AT_ONCE[device.type]
+    chunk = IN_CACHE if device.type == "cpu" else measured_at_once(device)
     flat = [torch.split(tensor, chunk) for tensor in (before, *tensors)]
     for old, new, *operands in zip(*flat, strict=True):
         weight = old.to(device).double()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from math import nan, sqrt
 
 import numpy as np
 from torch import Tensor
@@ -73,9 +73,14 @@ class AdamScalars:
         )
 
     @property
+    def root(self) -> float:
+        """Return the root of the second correction; NaN for a beta that a fit tries beyond 1."""
+        return sqrt(self.corrections[1]) if self.corrections[1] >= 0 else nan
+
+    @property
     def rate(self) -> float:
         """Return the factor of the quotient of the first moment and `divisor` in an update."""
-        return self.lr / self.corrections[0] * sqrt(self.corrections[1])
+        return self.lr / self.corrections[0] * self.root
 
     def divisor(self, second: Tensor) -> Tensor:
         """Return the denominator of Adam's update times the root of the second correction.
@@ -84,7 +89,7 @@ class AdamScalars:
         """
         if self.eps_in_root:
             return second.add(self.eps * self.corrections[1]).sqrt_()
-        return second.sqrt().add_(self.eps * sqrt(self.corrections[1]))
+        return second.sqrt().add_(self.eps * self.root)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return the weight's update from the new moments; it overwrites the first one."""
@@ -135,7 +140,7 @@ class AdamScalars:
         arithmetic, rounding, rate = storage.moments[1], storage.weight, self.rate
         lowest.mul_(1 - 4 * arithmetic.unit)
         if arithmetic.unit > FLOAT32:  # fp16 has no 1e-8
-            lowest.sub_(arithmetic.least * sqrt(self.corrections[1]))
+            lowest.sub_(arithmetic.least * self.root)
         largest = first.exact.abs().add_(first.bound).div_(lowest.clamp_(min=_TINY))
         bound = weight.abs().mul_(rounding.share).add_(rounding.least)
         # The largest quotient less the exact one, beside what is rounded of a move and of its sum.

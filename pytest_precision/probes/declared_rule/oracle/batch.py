@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
@@ -23,7 +23,7 @@ from pytest_precision.probes.declared_rule.oracle.update import (
     UpdateScalars,
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.weights import IN_CACHE, MEASURED_AT_ONCE, joined
+from pytest_precision.recorders.weights import IN_CACHE, joined
 
 
 class Clipping(NamedTuple):
@@ -59,77 +59,87 @@ class PiecePart(NamedTuple):
     before: State
     after: tuple[Tensor, ...]
 
-    @classmethod
-    def of(
-        cls, order: int, piece: Observation, before: State, after: Sequence[Tensor]
-    ) -> Iterator[PiecePart]:
-        """Yield the parts of a shard, each of at most a chunk of elements; none if it is empty."""
-        chunk, size = MEASURED_AT_ONCE[after[0].device.type], after[0].numel()
-        if 0 < size <= chunk:
-            yield cls(order, piece, 0, before, tuple(after))
-            return
-        for start in range(0, size, chunk):
-            span = slice(start, start + chunk)
-            old = State.of([tensor[span] for tensor in before.tensors])
-            yield cls(order, piece, start, old, tuple(tensor[span] for tensor in after))
-
     @property
     def size(self) -> int:
         """Return the number of elements in this range of a shard."""
         return self.after[0].numel()
 
+    def cut(self, most: int) -> Iterator[PiecePart]:
+        """Yield the ranges of this one, each of at most so many elements; none if it is empty."""
+        if 0 < self.size <= most:
+            yield self
+            return
+        for start in range(0, self.size, most):
+            span = slice(start, start + most)
+            before = State.of([tensor[span] for tensor in self.before.tensors])
+            after = tuple(tensor[span] for tensor in self.after)
+            yield self._replace(start=self.start + start, before=before, after=after)
+
+
+def together(parts: Iterable[PiecePart], most: int) -> Iterator[list[PiecePart]]:
+    """Yield lists of parts of shards, each of at most so many elements, to be computed at once."""
+    listed: list[PiecePart] = []
+    for part in parts:
+        if listed and sum(other.size for other in listed) + part.size > most:
+            yield listed
+            listed = []
+        listed.append(part)
+    if listed:
+        yield listed
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Shards of one parameter group that have the same dtypes, concatenated to check an update.
+    """Shards of one parameter group that have the same dtypes, to check an update of all of them.
+
+    They are concatenated when they are asked for: what is on a device stays there, and takes more
+    memory of it for one batch alone.
 
     Attributes:
         group: number of the parameter group in the workload.
         storage: roundings of the state.
-        parts: what it consists of.
-        before: the state before the step, as stored.
         clipping: of the reduced gradient.
-        after: moments and weight after the step.
-        device: where rules are computed; all else is on the host until then.
+        parts: what it consists of.
     """
 
     group: int
     storage: Roundings
-    parts: Sequence[PiecePart]
-    before: State
     clipping: Clipping
-    after: tuple[Tensor, ...]
-    device: torch.device
+    parts: Sequence[PiecePart]
 
-    @classmethod
-    def of(
-        cls, group: int, storage: Roundings, clipping: Clipping, parts: Sequence[PiecePart]
-    ) -> Batch:
-        """Concatenate many shards' weights and moments, those before and those after a step."""
-        columns = zip(*(part.before.tensors for part in parts), strict=True)
-        before = State.of([*map(joined, columns)])
-        tensors = map(joined, zip(*(part.after for part in parts), strict=True))
-        after = tuple(tensor.cpu() for tensor in tensors)
-        return cls(group, storage, parts, before, clipping, after, parts[0].after[0].device)
+    @property
+    def device(self) -> torch.device:
+        """Return where rules are computed; the state before the step is on the host until then."""
+        return self.parts[0].after[0].device
+
+    @property
+    def after(self) -> tuple[Tensor, ...]:
+        """Return the moments and the weights after the step, as stored."""
+        return tuple(map(joined, zip(*(part.after for part in self.parts), strict=True)))
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
-    ) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Yield (fp64 result, |run - fp64| / bound, its maximum) per moment, and for the weight.
+    ) -> list[tuple[Tensor, Tensor, float]]:
+        """Return (fp64 result, |run - fp64| / bound, its maximum) of each moment and the weight.
+
+        It waits for a device once, unless something is not finite.
 
         Args:
             scalars: the rule's.
             storage: roundings of the state.
             factor: of the gradient that the right rule reads.
         """
-        stepped = scalars.stepped(self._old_state(factor), storage)
-        tensors = (tensor.to(self.device) for tensor in self.after)
-        for (exact, bound), after in zip(stepped, tensors, strict=True):
-            ratio = after.to(torch.float64, copy=True).sub_(exact).abs_().div_(bound)
-            if not isfinite(largest := float(ratio.amax())):  # NaN where any is
-                ratio = self._finite(ratio, exact, after)
-                largest = float(ratio.amax())
-            yield exact, ratio, largest
+        stepped, ratios = scalars.stepped(self._old_state(factor), storage), []
+        run_state = self.after
+        for (exact, bound), after in zip(stepped, run_state, strict=True):
+            ratios.append(after.to(torch.float64, copy=True).sub_(exact).abs_().div_(bound))
+        largest = _maxima(ratios)
+        if not all(map(isfinite, largest)):  # NaN where any is
+            for number, (rounded, after) in enumerate(zip(stepped, run_state, strict=True)):
+                ratios[number] = _finite(ratios[number], rounded.exact, after)
+            largest = _maxima(ratios)
+        exacts = (exact for exact, _ in stepped)
+        return [*zip(exacts, ratios, largest, strict=True)]
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the batch's largest error under an optimizer rule, as a share of its bound."""
@@ -144,10 +154,9 @@ class Batch:
         if self.device.type != "cpu":
             yield self
             return
-        columns = [torch.split(tensor, IN_CACHE) for tensor in (*self.before.tensors, *self.after)]
-        states = len(self.before.tensors)
-        for tensors in zip(*columns, strict=True):
-            yield replace(self, before=State.of(tensors[:states]), after=tensors[states:])
+        cuts = (cut for part in self.parts for cut in part.cut(IN_CACHE))
+        for parts in together(cuts, IN_CACHE):
+            yield replace(self, parts=parts)
 
     def exact_state(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:
         """Return fp64 moments and weights by a rule from gradients * `factor`, with error bounds.
@@ -168,15 +177,24 @@ class Batch:
     def _old_state(self, factor: float) -> State:
         """Return the fp64 state before the step, its gradient times clip factor and `factor`."""
         # Copies also of fp64, since all that follows is computed in place.
-        tensors = self.before.tensors
-        old = State.of([tensor.to(self.device, torch.float64, copy=True) for tensor in tensors])
+        columns = zip(*(part.before.tensors for part in self.parts), strict=True)
+        old = State.of(
+            [tensor.to(self.device, torch.float64, copy=True) for tensor in map(joined, columns)]
+        )
         old.gradient.mul_(self.clipping.factor * factor)
         return old
 
-    def _finite(self, ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
-        """Return error ratios with infinity where the run's result is not finite, but should be."""
-        lost = exact.isfinite() & ~after.isfinite()
-        return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
+
+def _maxima(ratios: Sequence[Tensor]) -> list[float]:
+    """Return the largest number of each tensor, which come to the host together."""
+    largest: list[float] = torch.stack([ratio.amax() for ratio in ratios]).cpu().tolist()
+    return largest
+
+
+def _finite(ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
+    """Return error ratios with infinity where the run's result is not finite, but should be."""
+    lost = exact.isfinite() & ~after.isfinite()
+    return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
 
 
 class Judge:
@@ -249,14 +267,14 @@ class _Worst(NamedTuple):
 
 def _beyond(batch: Batch, way: tuple[UpdateScalars, float]) -> list[_Worst]:
     """Return the worst element of each tensor in which an update is off by more than its bound."""
-    elements = []
+    elements, run_state = [], batch.after
     for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for part in batch.parts:
             worst, place = map(float, ratio[start : start + part.size].max(0))
             if worst > 1:
                 index = start + int(place)
-                got = float(batch.after[kind][index])
+                got = float(run_state[kind][index])
                 elements.append(_Worst(kind, part, int(place), float(exact[index]), got, worst))
             start += part.size
     return elements

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -27,11 +27,17 @@ from pytest_precision.engine.observation import Observation, Place
 from pytest_precision.errors import NotMeasurableError
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.probes.declared_rule.oracle import held
-from pytest_precision.probes.declared_rule.oracle.batch import Batch, Clipping, Judge, PiecePart
+from pytest_precision.probes.declared_rule.oracle.batch import (
+    Batch,
+    Clipping,
+    Judge,
+    PiecePart,
+    together,
+)
 from pytest_precision.probes.declared_rule.oracle.plan import UpdatePlan
 from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Rounding, State
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.weights import MEASURED_AT_ONCE, Watched, Weight
+from pytest_precision.recorders.weights import Watched, Weight, measured_at_once
 from pytest_precision.trace.files import write_whole
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.rules import OptimizerRule
@@ -258,11 +264,12 @@ class UpdateOracle:
                     storage = held.storage(engine, weight, formula, clipping.rounding, fresh=fresh)
                     dtypes = tuple(tensor.dtype for tensor in state.tensors)
                     key = group, storage, clipping, dtypes
-                    alike[key] += PiecePart.of(order, piece, state, after)
+                    most = measured_at_once(after[0].device)
+                    alike[key] += PiecePart(order, piece, 0, state, tuple(after)).cut(most)
         return [
-            Batch.of(group, storage, clipping, together)
+            Batch(group, storage, clipping, batched)
             for (group, storage, clipping, _), parts in alike.items()
-            for together in _together(parts)
+            for batched in together(parts, measured_at_once(parts[0].after[0].device))
         ]
 
 
@@ -279,19 +286,6 @@ def _with_copied_moments(
         )
         for place, start in starts.items()
     }
-
-
-def _together(parts: list[PiecePart]) -> Iterator[list[PiecePart]]:
-    """Yield lists of parts of shards, each list of bounded size, to be checked at once."""
-    together: list[PiecePart] = []
-    for part in parts:
-        most = MEASURED_AT_ONCE[part.after[0].device.type]
-        if together and sum(piece.size for piece in together) + part.size > most:
-            yield together
-            together = []
-        together.append(part)
-    if together:
-        yield together
 
 
 def _steps_file(folder: Path, rank: str) -> Path:
