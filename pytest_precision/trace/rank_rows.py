@@ -76,7 +76,8 @@ class KindRows(NamedTuple):
 
     def of(self, selected: npt.NDArray[np.intp]) -> KindRows:
         """Return some of these rows, by their numbers."""
-        return KindRows(*(column[selected] for column in self))
+        slots, rows, addresses, sizes = self
+        return KindRows(slots[selected], rows[selected], addresses[selected], sizes[selected])
 
     def same_bytes(self, other: KindRows) -> bool:
         """Return whether each row has the bytes of the other's, and digests where it has them."""
@@ -123,7 +124,8 @@ class RankRows:
             return rows
         names, numbers = self._kinds
         among = np.array([name in kinds for name in names], bool)
-        return rows[among[numbers[rows["slot"]]]]
+        chosen: Rows = rows[among[numbers[rows["slot"]]]]
+        return chosen
 
     def kinds_at(self, moment: Moment, *, digested: bool = False) -> set[str]:
         """Return the kinds of tensors of which there is a row at a moment.

@@ -8,9 +8,8 @@ that a trace without all of its indices is no trace. Values are read as copy-on-
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -183,7 +183,7 @@ class Trace:
             slots, rank = part.slots, part.rank
             for slot, digested, first, second in part.at(moment, kinds).tolist():
                 where = (None, f"{first:016x}{second:016x}") if digested else (first, "")
-                yield Entry(*slots[slot], rank, *where, file)
+                yield Entry._make((*slots[slot], rank, *where, file))
 
     def kinds_at(self, moment: Moment, *, digested: bool = False) -> set[str]:
         """Return the kinds of tensors that any rank has observed at a moment.
@@ -203,10 +203,10 @@ class Trace:
         ]
         return KindRows(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def slots_of(self, numbers: Iterable[int]) -> Iterator[tuple[TensorSlot, int]]:
+    def slots_of(self, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[TensorSlot, int]]:
         """Yield slot and rank for each number of a slot among those of all ranks."""
-        for number in numbers:
-            file = bisect_right(self._slots_before, number) - 1
+        files = np.searchsorted(self._slots_before, numbers, "right") - 1
+        for number, file in zip(numbers.tolist(), files.tolist(), strict=True):
             part = self._written[file]
             yield part.slots[number - self._slots_before[file]], part.rank
 
@@ -242,7 +242,7 @@ class Trace:
         """Return dtype, shape and digest of an observation, in the words of `starts`."""
         return described(entry.dtype, entry.piece, self.digest_of(entry, XXH3))
 
-    def dtypes(self) -> Mapping[str, Mapping[str, str]]:
+    def dtypes(self) -> dict[str, dict[str, str]]:
         """Return the dtype of every tensor, by kind and then by name."""
         return self._dtypes
 

@@ -32,11 +32,11 @@ class LaidOut(NamedTuple):
     """A table that is to be written, and what the index says of it.
 
     Attributes:
-        index: the values of all `TABLE_KEYS` but `table`, its offset in the file.
+        index_keys: the values of all `TABLE_KEYS` but `table`, its offset in the file.
         content: the bytes.
     """
 
-    index: dict[str, Any]
+    index_keys: dict[str, Any]
     content: bytes
 
 

@@ -139,7 +139,9 @@ class TraceWriter:
                 *named,
                 dtype_name(tensor.dtype),
                 tuple(tensor.shape),
-                *form[2:],
+                observation.shape,
+                observation.place,
+                observation.local,
                 _nbytes(tensor),
             )
             number = self._slots.setdefault(slot, len(self._slots))
@@ -237,7 +239,7 @@ class TraceWriter:
         index = (
             asdict(header)
             | {"digests": self._digests, "digest": self._digest_name}
-            | {"starts": starts or {}, "table": start, **table.index}
+            | {"starts": starts or {}, "table": start, **table.index_keys}
         )
         write_whole(self._index, index)
 

@@ -137,7 +137,7 @@ class AlikeKinds:
     def _match(self, kind: str, *slots: npt.NDArray[np.int64]) -> _Matched | None:
         """Return which rows belong together; None if a side holds something otherwise."""
         outlines = [
-            _outline(kind, [*trace.slots_of(numbers.tolist())])
+            _outline(kind, [*trace.slots_of(numbers)])
             for trace, numbers in zip(self._sides, slots, strict=True)
         ]
         ours, theirs = outlines

@@ -187,9 +187,8 @@ def judge(
             tally = judgement.counted(pair)
             if pair.is_alike:
                 continue
-            criterion = rule.criterion
-            if noise is not None:
-                criterion = criterion.measured(partial(noise.bound, pair, moments[1]))
+            bound = None if noise is None else partial(noise.bound, pair, moments[1])
+            criterion = rule.criterion if bound is None else rule.criterion.measured(bound)
             _judge_unlike(judgement, tally, pair, criterion)
     judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = first_cause(judgement)
