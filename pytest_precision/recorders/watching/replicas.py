@@ -16,7 +16,7 @@ from pytest_precision.engine.observation import Chunk, tensors_in
 from pytest_precision.engine.readable import stored
 from pytest_precision.ranks.state.accelerator import generator_states
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.watching.teams import Row, Start
+from pytest_precision.recorders.watching.teams import STATE, Row, Start
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.lin8 import partial_digests
 from pytest_precision.trace.lin8_sums import DigestedPart
@@ -31,7 +31,7 @@ class Digests:
 
     def add(self, kind: str, name: str, owner: str, tensor: Tensor) -> None:
         """Digest what a tensor holds on this rank."""
-        if type(tensor) in (Tensor, nn.Parameter):
+        if _is_plain(tensor):
             self._add_part(kind, name, owner, tensor.detach())
             return
         for part in stored(kind, tensor.detach()):
@@ -110,7 +110,7 @@ class Replicas:
             self._add_options(digests, optimizer)
             for _, name, owner, tensor in self._updated(optimizer):
                 for path, leaf in tensors_in(optimizer.state.get(tensor)):
-                    digests.add(path.lstrip("."), name, owner, leaf)
+                    digests.add(path.lstrip("."), name, owner + STATE, leaf)
         for weight in self._weights(optimizers):
             digests.add(*weight)
         self._add_further(digests)
@@ -142,6 +142,8 @@ class Replicas:
             name = owner = self._reader.names.of(tensor) or place
             if is_dtensor(tensor):
                 owner += f" {local_chunk(tensor)} of {tuple(tensor.shape)}"
+            elif (pieces := self._reader.names.pieces(tensor)) is not None:
+                owner += f" {[*pieces]}"
             self._owners[id(tensor)] = tensor, name, owner
         return self._owners[id(tensor)][1:]
 
@@ -167,9 +169,13 @@ def _mesh_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.device_mesh.mesh.flatten().tolist()) if is_dtensor(tensor) else ()
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+
+
 def _is_constant(tensor: Tensor) -> bool:
     plain = tensor.to_local() if is_dtensor(tensor) else tensor
-    if type(plain) not in (Tensor, nn.Parameter) or not plain.numel():
+    if not _is_plain(plain) or not plain.numel():
         return False
     with torch.no_grad():
         return bool((plain == plain.flatten()[0]).all())

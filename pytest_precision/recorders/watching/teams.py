@@ -23,6 +23,9 @@ Team = tuple[int, ...]
 
 Rows = Sequence["Row"]
 
+STATE = " in an optimizer"
+"""Ends the owner of state that an optimizer has of a weight, which some ranks may lack."""
+
 
 class Row(NamedTuple):
     """The digest of something that a rank holds.
@@ -105,7 +108,8 @@ def teams_at_start(starts: Sequence[Sequence[Start]]) -> tuple[dict[str, list[Te
     }
     parts = _parts_of_model(sound.values())
     teams = {owner: _teams_of(holders, parts) for owner, holders in sound.items()}
-    return teams, in_causal_order(splits)
+    states = {owner + STATE: of_owner for owner, of_owner in teams.items()}
+    return teams | states, in_causal_order(splits)
 
 
 def splits_of(rows: Sequence[Rows], teams: Mapping[str, Sequence[Team]]) -> list[Split]:
@@ -115,10 +119,7 @@ def splits_of(rows: Sequence[Rows], teams: Mapping[str, Sequence[Team]]) -> list
         rows: what each rank holds.
         teams: of each owner.
     """
-    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
-    for rank, of_rank in enumerate(rows):
-        for row in of_rank:
-            digests[row.kind, row.name, row.owner][rank] = row.digest
+    digests = _by_rank(rows)
     splits = []
     for (kind, name, owner), by_rank in digests.items():
         for team in teams.get(owner, ()):
@@ -126,6 +127,24 @@ def splits_of(rows: Sequence[Rows], teams: Mapping[str, Sequence[Team]]) -> list
                 split = split_of(kind, name, {rank: by_rank.get(rank) for rank in team})
                 splits += [] if split is None else [split]
     return _first_of_each_rank(in_causal_order(splits))
+
+
+def of_holders(
+    teams: Mapping[str, Sequence[Team]], rows: Sequence[Rows]
+) -> dict[str, Sequence[Team]]:
+    """Return the teams, those for an optimizer's state without ranks that have none.
+
+    Of an optimizer that shares its state among ranks, each has that of some weights.
+    """
+    holders: dict[str, set[int]] = defaultdict(set)
+    for (_, _, owner), by_rank in _by_rank(rows).items():
+        holders[owner].update(by_rank)
+    return {
+        owner: [tuple(rank for rank in team if rank in holders[owner]) for team in of_owner]
+        if owner.endswith(STATE)
+        else of_owner
+        for owner, of_owner in teams.items()
+    }
 
 
 def without(teams: Mapping[str, Sequence[Team]], ranks: Iterable[int]) -> dict[str, list[Team]]:
@@ -143,6 +162,15 @@ def without(teams: Mapping[str, Sequence[Team]], ranks: Iterable[int]) -> dict[s
 def in_causal_order(splits: Iterable[Split]) -> list[Split]:
     """Return splits with causes before effects: a generator, a gradient, a moment, a weight."""
     return sorted(splits, key=lambda split: -1 if split.kind == "rng" else causal_rank(split.kind))
+
+
+def _by_rank(rows: Sequence[Rows]) -> dict[tuple[str, str, str], dict[int, str]]:
+    """Return each digest by rank, by kind, name and owner of the tensor."""
+    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
+    for rank, of_rank in enumerate(rows):
+        for row in of_rank:
+            digests[row.kind, row.name, row.owner][rank] = row.digest
+    return digests
 
 
 def _splits_at_start(holders: Mapping[int, Start]) -> list[Split]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_precision.recorders.watching.teams import (
+    STATE,
     Row,
     Split,
     Start,
+    of_holders,
     split_of,
     splits_of,
     teams_at_start,
@@ -36,6 +38,11 @@ def starts(*tensors: Sequence[Start]) -> list[list[Start]]:
     ]
 
 
+def both(owner: str, teams: list[tuple[int, ...]]) -> dict[str, list[tuple[int, ...]]]:
+    """Return the teams of a tensor, and of an optimizer's state of it."""
+    return {owner: teams, owner + STATE: teams}
+
+
 @pytest.mark.parametrize(
     ("digests", "teams"),
     [
@@ -47,14 +54,14 @@ def starts(*tensors: Sequence[Start]) -> list[list[Start]]:
 )
 def test_equal_at_the_start_is_a_team(digests: str, teams: list[tuple[int, ...]]) -> None:
     """Stages and ranks that draw for themselves are teams of their own, and no defect."""
-    assert teams_at_start(starts(weights("w", digests))) == ({"w": teams}, [])
+    assert teams_at_start(starts(weights("w", digests))) == (both("w", teams), [])
 
 
 def test_few_against_many_began_with_a_defect() -> None:
     """They are named, and compared no more."""
     teams, splits = teams_at_start(starts(weights("w", "aaba"), weights("v", "cccc")))
     assert splits == [Split("param", "w", (2,), (0, 1, 3))]
-    assert teams == {"w": [(0, 1, 3)], "v": [(0, 1, 3)]}
+    assert teams == both("w", [(0, 1, 3)]) | both("v", [(0, 1, 3)])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_few_against_many_began_with_a_defect() -> None:
 def test_a_buffer_may_differ_at_the_start(digests: str, teams: list[tuple[int, ...]]) -> None:
     """A statistic is of each rank's own batch, and two may be equal by chance, which is no team."""
     buffers = [Start(Row("buffer", "b", "b", digest), may_differ=True) for digest in digests]
-    assert teams_at_start(starts(buffers)) == ({"b": teams}, [])
+    assert teams_at_start(starts(buffers)) == (both("b", teams), [])
 
 
 @pytest.mark.parametrize(("digests", "teams"), [("aabb", HALVES), ("aaaa", [ALL])])
@@ -113,3 +120,12 @@ def test_the_earliest_cause_of_each_rank_is_named() -> None:
     assert splits_of(rows, {"w": [ALL]}) == [Split("final_grad", "w", (2,), (0, 1, 3))]
     assert splits_of(rows, without({"w": [ALL]}, {2})) == []
     assert without({"w": HALVES}, {2}) == {"w": [(0, 1)]}
+
+
+def test_state_is_compared_where_it_is() -> None:
+    """Ranks that share an optimizer's state each have that of some weights."""
+    state = [Row("exp_avg", "w", "w" + STATE, digest) for digest in "aab"]
+    rows = [[Row("param", "w", "w", "a"), row] for row in state] + [[Row("param", "w", "w", "a")]]
+    teams = of_holders(both("w", [ALL]), rows)
+    assert teams == {"w": [ALL], "w" + STATE: [(0, 1, 2)]}
+    assert splits_of(rows, teams) == [Split("exp_avg", "w", (2,), (0, 1))]

@@ -80,6 +80,8 @@ def test_ranks_with_one_batch_are_named(said: Said, at: int) -> None:
         ("hsdp", False, 20),
         ("fsdp2", False, 20),
         ("tp", False, 20),
+        ("zero", False, 20),
+        ("fsdp1", False, 20),
         pytest.param("ddp", False, 10_000, marks=pytest.mark.nightly),
         pytest.param("none", True, 10_000, marks=pytest.mark.nightly),
     ],

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -29,7 +30,7 @@ class Plan(NamedTuple):
 
     Attributes:
         defect: what rank 2 does otherwise in step `at`; empty for nothing.
-        wrapper: of the model: DDP, HSDP, FSDP2, TP; or none, where the loop reduces gradients.
+        wrapper: of the model or the optimizer; `none` where the loop reduces gradients.
         seeds: whether each rank draws other numbers.
         every, replay, on_mismatch: how it is watched; its mismatches are returned unless given.
     """
@@ -93,8 +94,11 @@ def planted(defect: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 def wrapped(model: nn.Module, wrapper: str) -> nn.Module:
     """Return what the loop calls."""
     ranks = dist.get_world_size()
-    if wrapper == "ddp":
+    if wrapper in ("ddp", "zero"):
         return DistributedDataParallel(model)
+    if wrapper == "fsdp1":
+        cpu = torch.device("cpu")
+        return FullyShardedDataParallel(model, device_id=cpu, use_orig_params=True)
     if wrapper == "tp":
         split = {"0": ColwiseParallel(), "3": RowwiseParallel()}
         return parallelize_module(model, init_device_mesh("cpu", (ranks,)), split)
@@ -129,11 +133,14 @@ def train(plan: Plan) -> list[str]:
     model = nn.Sequential(
         nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.25), nn.Linear(16, 6), Noisy()
     )
-    if plan.wrapper in ("tp", "fsdp2", "hsdp"):
+    if plan.wrapper in ("tp", "fsdp1", "fsdp2", "hsdp"):
         model[1] = nn.Identity()
     called = wrapped(model, plan.wrapper)
     torch.manual_seed(rank if plan.seeds else 0)
-    optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
+    if plan.wrapper == "zero":
+        optimizer = ZeroRedundancyOptimizer(called.parameters(), torch.optim.AdamW, lr=0.01)
+    else:
+        optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     said: list[Any] = []
     before: list[Tensor] = []
