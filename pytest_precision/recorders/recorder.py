@@ -16,7 +16,7 @@ from pytest_precision.recorders.watching.loop_watch import LoopWatch
 from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
 from pytest_precision.trace.manifest import Manifest
 
-STEPS = 10
+RECORDED_STEPS = 10
 """Train steps that are recorded unless another number is given."""
 
 
@@ -71,7 +71,7 @@ class Recorder:
         out: str | Path | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        steps: int = STEPS,
+        steps: int = RECORDED_STEPS,
         values: Collection[int] = (),
         only: Sequence[str] = (),
         every: int = 1,
@@ -97,7 +97,14 @@ class Recorder:
         self._run: RecordedRun | LoopWatch
         if watch is not None or replay:
             expect_answer(on_mismatch)
-            if (rank_of, out, steps, values, only, every) != (None, None, STEPS, (), (), 1):
+            if (rank_of, out, steps, values, only, every) != (
+                None,
+                None,
+                RECORDED_STEPS,
+                (),
+                (),
+                1,
+            ):
                 got = "what says what is recorded, too"
                 raise ValueError(expected_but_got("watch=, replay= and on_mismatch= alone", got))
             self._run = LoopWatch(

@@ -30,7 +30,7 @@ from pytest_precision.recorders.watching.replicas import Digests, Replicas
 from pytest_precision.recorders.watching.root_calls import RootCall, RootListener
 from pytest_precision.recorders.watching.teams import (
     STATE,
-    Row,
+    ReplicaDigest,
     Split,
     Team,
     of_holders,
@@ -68,7 +68,7 @@ class ReplicaWatch(LoopEvents, RootListener):
         self._updates: dict[Optimizer, int] = {}
         self._running: list[Optimizer] = []
         self._inner: dict[Optimizer, None] = {}
-        self._gradients: list[Row] = []
+        self._gradients: list[ReplicaDigest] = []
         self._batch = xxhash.xxh3_64()
         self._batches: list[int] = []
         self._link: RankLink | None = None
@@ -156,7 +156,7 @@ class ReplicaWatch(LoopEvents, RootListener):
             print(f"pytest_precision: watching {words}", file=sys.stderr, flush=True)
         self._answer(splits)
 
-    def _compare(self, rows: list[Row]) -> None:
+    def _compare(self, rows: list[ReplicaDigest]) -> None:
         """Compare what this rank holds with what the others do, in one exchange or in two."""
         assert self._link is not None
         words = self._summary(rows)
@@ -176,7 +176,7 @@ class ReplicaWatch(LoopEvents, RootListener):
             self._keep_teams(teams, splits)
         self._answer([*shared, *splits])
 
-    def _summary(self, rows: Iterable[Row]) -> list[int]:
+    def _summary(self, rows: Iterable[ReplicaDigest]) -> list[int]:
         """Return the words that say all of what this rank holds, of each of its teams."""
         digests = {team: xxhash.xxh3_128() for team in sorted({*self._own_teams.values()})}
         for row in rows:

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_precision.recorders.watching.teams import (
     STATE,
-    Row,
+    ReplicaDigest,
+    ReplicaStart,
     Split,
-    Start,
     of_holders,
     split_of,
     splits_of,
@@ -22,15 +22,15 @@ ALL = (0, 1, 2, 3)
 HALVES = [(0, 1), (2, 3)]
 
 
-def weights(name: str, digests: str, *, constant: bool = False) -> list[Start]:
+def weights(name: str, digests: str, *, constant: bool = False) -> list[ReplicaStart]:
     """Return what each rank holds of a plain weight; a dot is a rank without it."""
     return [
-        Start(Row("param", name, name, digest), constant=constant, is_weight=True)
+        ReplicaStart(ReplicaDigest("param", name, name, digest), constant=constant, is_weight=True)
         for digest in digests
     ]
 
 
-def starts(*tensors: Sequence[Start]) -> list[list[Start]]:
+def starts(*tensors: Sequence[ReplicaStart]) -> list[list[ReplicaStart]]:
     """Return what each rank holds, of all it holds."""
     return [
         [start for start in of_rank if start.row.digest != "."]
@@ -69,7 +69,10 @@ def test_few_against_many_began_with_a_defect() -> None:
 )
 def test_a_buffer_may_differ_at_the_start(digests: str, teams: list[tuple[int, ...]]) -> None:
     """A statistic is of each rank's own batch, and two may be equal by chance, which is no team."""
-    buffers = [Start(Row("buffer", "b", "b", digest), may_differ=True) for digest in digests]
+    buffers = [
+        ReplicaStart(ReplicaDigest("buffer", "b", "b", digest), may_differ=True)
+        for digest in digests
+    ]
     assert teams_at_start(starts(buffers)) == (both("b", teams), [])
 
 
@@ -83,13 +86,20 @@ def test_zeros_are_no_team_by_themselves(digests: str, teams: list[tuple[int, ..
 def test_a_mesh_says_who_holds_zeros_alike() -> None:
     """Ranks of one mesh, and ranks of two that hold the same part of a model."""
     split = [
-        Start(
-            Row("param", "w", f"w{rank % 2}", f"{rank % 2}"), mesh=HALVES[rank // 2], is_weight=True
+        ReplicaStart(
+            ReplicaDigest("param", "w", f"w{rank % 2}", f"{rank % 2}"),
+            mesh=HALVES[rank // 2],
+            is_weight=True,
         )
         for rank in ALL
     ]
     ones = [
-        Start(Row("param", "norm", "norm", "1"), HALVES[rank // 2], constant=True, is_weight=True)
+        ReplicaStart(
+            ReplicaDigest("param", "norm", "norm", "1"),
+            HALVES[rank // 2],
+            constant=True,
+            is_weight=True,
+        )
         for rank in ALL
     ]
     teams, splits = teams_at_start(starts(split, ones))
@@ -98,7 +108,7 @@ def test_a_mesh_says_who_holds_zeros_alike() -> None:
 
 def test_a_mesh_whose_ranks_begin_apart_is_a_defect() -> None:
     """Though as many ranks hold the one as the other."""
-    apart = [Start(Row("param", "w", "w", digest), HALVES[0]) for digest in "ab"]
+    apart = [ReplicaStart(ReplicaDigest("param", "w", "w", digest), HALVES[0]) for digest in "ab"]
     assert teams_at_start(starts(apart))[1] == [Split("param", "w", (0, 1))]
 
 
@@ -112,9 +122,9 @@ def test_without_a_majority_all_are_named() -> None:
 def test_the_earliest_cause_of_each_rank_is_named() -> None:
     """A gradient before the moment and the weight that it has moved; an absent one counts."""
     kinds = ("param", "exp_avg", "final_grad")
-    rows = [[Row(kind, "w", "w", "a") for kind in kinds] for _ in ALL]
-    rows[2] = [Row(kind, "w", "w", "b") for kind in kinds]
-    rows[1] = [Row(kind, "w", "w", "a") for kind in kinds[:2]]
+    rows = [[ReplicaDigest(kind, "w", "w", "a") for kind in kinds] for _ in ALL]
+    rows[2] = [ReplicaDigest(kind, "w", "w", "b") for kind in kinds]
+    rows[1] = [ReplicaDigest(kind, "w", "w", "a") for kind in kinds[:2]]
     assert splits_of(rows, {"w": [ALL]}) == [Split("final_grad", "w", ALL)]
     rows[1] = rows[0]
     assert splits_of(rows, {"w": [ALL]}) == [Split("final_grad", "w", (2,), (0, 1, 3))]
@@ -124,8 +134,10 @@ def test_the_earliest_cause_of_each_rank_is_named() -> None:
 
 def test_state_is_compared_where_it_is() -> None:
     """Ranks that share an optimizer's state each have that of some weights."""
-    state = [Row("exp_avg", "w", "w" + STATE, digest) for digest in "aab"]
-    rows = [[Row("param", "w", "w", "a"), row] for row in state] + [[Row("param", "w", "w", "a")]]
+    state = [ReplicaDigest("exp_avg", "w", "w" + STATE, digest) for digest in "aab"]
+    rows = [[ReplicaDigest("param", "w", "w", "a"), row] for row in state] + [
+        [ReplicaDigest("param", "w", "w", "a")]
+    ]
     teams = of_holders(both("w", [ALL]), rows)
     assert teams == {"w": [ALL], "w" + STATE: [(0, 1, 2)]}
     assert splits_of(rows, teams) == [Split("exp_avg", "w", (2,), (0, 1))]

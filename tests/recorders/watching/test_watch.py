@@ -12,13 +12,15 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
 
+NIGHT = pytest.mark.nightly, pytest.mark.timeout(1200)
+
 Said = Callable[..., list[str]]
 
 
 @pytest.fixture
 def said(resources: Resources) -> Said:
     """Return a function that returns what ranks say of a watched loop, each the same."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    ranks = resources.ranks(Settings(timeout=1200, device="cpu"))
 
     def run(*words: str, world_size: int = 4, **plan: object) -> list[str]:
         first, *others = ranks.run(world_size, train, Plan(*words, **plan))
@@ -82,8 +84,8 @@ def test_ranks_with_one_batch_are_named(said: Said, at: int) -> None:
         ("tp", False, 20),
         ("zero", False, 20),
         ("fsdp1", False, 20),
-        pytest.param("ddp", False, 10_000, marks=pytest.mark.nightly),
-        pytest.param("none", True, 10_000, marks=pytest.mark.nightly),
+        pytest.param("ddp", False, 10_000, marks=NIGHT),
+        pytest.param("none", True, 10_000, marks=NIGHT),
     ],
 )
 def test_an_honest_loop_raises_no_alarm(said: Said, wrapper: str, seeds: bool, steps: int) -> None:
