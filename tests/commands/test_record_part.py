@@ -134,6 +134,8 @@ def test_both_names_of_a_tensor_are_one(record: RecordFile) -> None:
     assert shown[0] == shown[1]
     assert shown[1][2]["param"] == {"0.weight", "0.bias"}
     assert shown[2][2]["param"] == {"0.weight"}
+    record("again", "--steps", "2", "--only", "layers.0.*", script=("nested.py",))
+    assert main(["compare", "again", "b"]) == 0
 
 
 def test_a_wrong_name_ends_the_script_after_its_first_step(
