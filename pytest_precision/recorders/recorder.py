@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.recorded_run import RecordedRun
 from pytest_precision.recorders.watching.loop_watch import LoopWatch
 from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
@@ -121,10 +122,14 @@ class Recorder:
         """Follow the loop from here on: call it before the first forward.
 
         Raises:
-            RuntimeError: this recorder has started before, or a launcher has started several
-            processes that have made no group yet.
+            RuntimeError: this recorder has started before, another one runs in this process, or a
+            launcher has started several processes that have made no group yet.
             RecordingError: the folder has files of something else, or cannot be made.
         """
+        if record.is_running or LoopWatch.is_running:
+            expected = "one Recorder at a time in a process, or the command `record`,"
+            advice = "stop() the first one; each would record what the other does, too"
+            raise RuntimeError(expected_but_got(expected, "a second one", advice))
         self._run.start()
 
     def step(self) -> int:
@@ -150,7 +155,7 @@ class Recorder:
         return self._run.stop()
 
     def __enter__(self) -> Recorder:
-        self._run.start()
+        self.start()
         return self
 
     def __exit__(

@@ -35,6 +35,7 @@ class LoopRecording:
             logged; 0 for no log.
         rank_of: this process's rank and the number of ranks; those of torch's default process
             group unless given.
+        seeded: whether torch was seeded before the loop.
 
     Attributes:
         trace: of this rank; the caller closes it.
@@ -49,8 +50,10 @@ class LoopRecording:
         *,
         lines: int = 0,
         rank_of: tuple[int, int] | None = None,
+        seeded: bool = True,
     ) -> None:
         self._folder = folder
+        self._seeded = seeded
         part = RecordedPart(manifest.only, manifest.every, manifest.steps)
         self.trace = LoopTrace(
             folder, manifest.steps, None, manifest, digest_name=digest_name, rank_of=rank_of
@@ -76,7 +79,10 @@ class LoopRecording:
         self.loop.ends.write_end()
         cell = Cell(world_size=trace.world_size)
         with written():
-            finished(trace, [self.loop], cell, self._folder, self._probes, RECORDING)
+            finished(
+                *(trace, [self.loop], cell, self._folder, self._probes, RECORDING),
+                seeded=self._seeded,
+            )
         trace.close()
         with written():
             Manifest.seal(self._folder, trace.rank, trace.world_size, trace.launch)
