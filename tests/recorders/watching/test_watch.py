@@ -58,6 +58,13 @@ def test_where_no_more_than_half_agree_all_are_named(said: Said) -> None:
     assert " and rank 2 (" in message
 
 
+def test_a_replica_in_a_stage_is_compared(said: Said) -> None:
+    """With the other one alone: both stages have weights of one name and shape."""
+    (message,) = said("weight", wrapper="stages")
+    assert message.startswith("step 3: param of 0.weight differs between rank 2 (")
+    assert " and rank 3 (" in message
+
+
 @pytest.mark.parametrize(("at", "step"), [(1, 1), (2, 3), (3, 3), (4, 6)])
 def test_a_period_finds_what_was_in_it(said: Said, at: int, step: int) -> None:
     """A weight that deviates stays so; ranks are compared before the first update, too."""
@@ -83,6 +90,8 @@ def test_ranks_with_one_batch_are_named(said: Said, at: int) -> None:
         ("fsdp2", False, 20),
         ("tp", False, 20),
         ("zero", False, 20),
+        ("stages", False, 20),
+        ("columns", False, 20),
         ("fsdp1", False, 20),
         pytest.param("ddp", False, 10_000, marks=NIGHT),
         pytest.param("none", True, 10_000, marks=NIGHT),

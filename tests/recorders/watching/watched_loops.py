@@ -129,7 +129,9 @@ class Noisy(nn.Module):
 def train(plan: Plan) -> list[str]:
     """Train on this rank under a watch; return in words what it says."""
     rank = dist.get_rank()
-    torch.manual_seed(0)
+    # Two stages of two replicas, or four parts of one layer, with equal zeros and ones.
+    part = {"stages": rank // 2, "columns": rank}.get(plan.wrapper, 0)
+    torch.manual_seed(part)
     model = nn.Sequential(
         nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.25), nn.Linear(16, 6), Noisy()
     )
@@ -152,10 +154,9 @@ def train(plan: Plan) -> list[str]:
             if defect == "absent":
                 break
             model[-1].is_noisy = defect == "noisy"
-            reading = 1 if defect == "batch" else rank
-            called(
-                batch_of(0 if plan.wrapper == "tp" else reading, step)
-            ).square().mean().backward()
+            reading = part if plan.wrapper in ("tp", "stages", "columns") else rank
+            batch = batch_of(1 if defect == "batch" else reading, step)
+            called(batch).square().mean().backward()
             if plan.wrapper == "none":
                 reduced(model, defect, before)
             planted(defect, model, optimizer)
