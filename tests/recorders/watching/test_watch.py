@@ -118,3 +118,14 @@ def test_a_rank_that_does_not_come_is_named(resources: Resources) -> None:
     for message in messages[:2] + messages[3:]:
         assert message.startswith("WatchError: expected all ranks at the comparison after step 3")
         assert "but got none of rank 2 (" in message
+
+
+@pytest.mark.nightly
+def test_a_rank_that_lost_a_collective_does_not_hang(resources: Resources) -> None:
+    """The others are in one that it does not make: it says that none of them has come."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    plan = Plan("lost", wrapper="none")
+    messages = ranks.run(4, train_until_ended, plan, needs=Needs(launched=True))
+    assert messages[2].startswith("WatchError: expected all ranks at the comparison after step 3")
+    assert "none of rank 0 (" in messages[2]
+    assert all(messages)

@@ -55,10 +55,13 @@ def flip(tensor: Tensor) -> None:
 def reduced(model: nn.Module, defect: str, before: list[Tensor]) -> None:
     """Average gradients in two buckets; a rank may skip a bucket, or use that of the step before.
 
-    A rank that skips makes the collective all the same, as if it had ignored what comes back.
+    A rank that skips one makes the collective all the same, as if it had ignored what comes back;
+    one that has lost it makes none.
     """
     gradients = [parameter.grad for parameter in model.parameters()]
     for number, bucket in enumerate((gradients[:2], gradients[2:])):
+        if number and defect == "lost":
+            continue
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
@@ -168,7 +171,7 @@ def train(plan: Plan) -> list[str]:
 
 def train_until_ended(plan: Plan) -> str:
     """Make a process group that waits for seconds alone; return what ends the loop."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=3))
     try:
         train(plan)
     except (WatchError, RuntimeError) as error:
