@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -143,6 +142,8 @@ def train(plan: Plan) -> list[str]:
     called = wrapped(model, plan.wrapper)
     torch.manual_seed(rank if plan.seeds else 0)
     if plan.wrapper == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # it compiles for seconds
+
         optimizer = ZeroRedundancyOptimizer(called.parameters(), torch.optim.AdamW, lr=0.01)
     else:
         optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
