@@ -88,8 +88,8 @@ class LocalGradients:
         self._brought = {}
         for parameter in parameters:
             if parameter not in self._handles:
-                # torch warns of any other hook that a saved tensor has.
-                hook: Any = unserializable_hook(partial(self._bring, parameter))
+                hook: Any = partial(self._bring, parameter)
+                unserializable_hook(hook)  # type: ignore[no-untyped-call] # else a save warns
                 handle = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles[parameter] = handle
 

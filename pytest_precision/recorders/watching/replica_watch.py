@@ -142,7 +142,7 @@ class ReplicaWatch(LoopEvents, RootListener):
         """Meet the other ranks, and find which of them hold the same."""
         ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if ranks == 1:
-            advice = "start it by torchrun, or watch one rank by replay alone"
+            advice = "make a process group of several, or watch one by replay alone"
             raise RuntimeError(expected_but_got("several ranks to compare", ranks, advice))
         self._reader.look()
         tensors = updated_tensors(optimizer)
