@@ -11,12 +11,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pytest_precision.errors import expected_but_got, named
+from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.recorded_run import RecordedRun
 from pytest_precision.recorders.watching.loop_watch import LoopWatch
 from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
 from pytest_precision.trace.manifest import Manifest
 
-STEPS = 10
+RECORDED_STEPS = 10
 """Train steps that are recorded unless another number is given."""
 
 
@@ -71,7 +72,7 @@ class Recorder:
         out: str | Path | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        steps: int = STEPS,
+        steps: int = RECORDED_STEPS,
         values: Collection[int] = (),
         only: Sequence[str] = (),
         every: int = 1,
@@ -97,7 +98,14 @@ class Recorder:
         self._run: RecordedRun | LoopWatch
         if watch is not None or replay:
             expect_answer(on_mismatch)
-            if (rank_of, out, steps, values, only, every) != (None, None, STEPS, (), (), 1):
+            if (rank_of, out, steps, values, only, every) != (
+                None,
+                None,
+                RECORDED_STEPS,
+                (),
+                (),
+                1,
+            ):
                 got = "what says what is recorded, too"
                 raise ValueError(expected_but_got("watch=, replay= and on_mismatch= alone", got))
             self._run = LoopWatch(
@@ -114,10 +122,14 @@ class Recorder:
         """Follow the loop from here on: call it before the first forward.
 
         Raises:
-            RuntimeError: this recorder has started before, or a launcher has started several
-            processes that have made no group yet.
+            RuntimeError: this recorder has started before, another one runs in this process, or a
+            launcher has started several processes that have made no group yet.
             RecordingError: the folder has files of something else, or cannot be made.
         """
+        if record.is_running or LoopWatch.is_running:
+            expected = "one Recorder at a time in a process, or the command `record`,"
+            advice = "stop() the first one; each would record what the other does, too"
+            raise RuntimeError(expected_but_got(expected, "a second one", advice))
         self._run.start()
 
     def step(self) -> int:
@@ -143,7 +155,7 @@ class Recorder:
         return self._run.stop()
 
     def __enter__(self) -> Recorder:
-        self._run.start()
+        self.start()
         return self
 
     def __exit__(

@@ -57,8 +57,13 @@ def with_backend(cell: Cell) -> tuple[Cell, dict[str, str]]:
     return replace(cell, backend=choice.backend), {"number_formats": str(choice)}
 
 
-def environment_of(cell: Cell) -> dict[str, str]:
-    """Return versions, torch settings and environment variables that can change computed bits."""
+def environment_of(cell: Cell, *, seeded: bool = True) -> dict[str, str]:
+    """Return versions, torch settings and environment variables that can change computed bits.
+
+    Args:
+        cell: which declares some of them.
+        seeded: whether torch was seeded before the run.
+    """
     declared = dict(cell.environment)
     engine = te_stand_in.stand_in_running()
     emulated = {"transformer_engine": engine} if engine else {}
@@ -67,12 +72,12 @@ def environment_of(cell: Cell) -> dict[str, str]:
     return (
         emulated
         | (_of_gpu() if on_gpu else {})
+        | ({"seed": str(SEED)} if seeded else {})
         | {
             # Kernels of a CPU with wider vectors add in another order.
             "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "seed": str(SEED),
             "threads": str(torch.get_num_threads()),
             "deterministic": _deterministic(),
             "uninitialized_memory": "NaN" if torch.empty(1).isnan().item() else "as it was",

@@ -102,6 +102,55 @@ def test_a_name_that_is_not_there_is_refused(record: RecordFile, capsys: Output)
     assert "; there are 0.weight, " in told
 
 
+NESTED = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+
+    def forward(self, batch):
+        return self.layers(batch)
+
+torch.manual_seed(0)
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"step {step} done")
+"""
+
+
+def test_both_names_of_a_tensor_are_one(record: RecordFile) -> None:
+    """That of a recording, and that of `named_parameters`, which counts what only wraps."""
+    Path("nested.py").write_text(NESTED)
+    shown = [
+        seen(record(name, "--steps", "2", "--only", pattern, script=("nested.py",)))
+        for name, pattern in (("a", "0.*"), ("b", "layers.0.*"), ("c", "layers.0.weight"))
+    ]
+    assert shown[0] == shown[1]
+    assert shown[1][2]["param"] == {"0.weight", "0.bias"}
+    assert shown[2][2]["param"] == {"0.weight"}
+    record("again", "--steps", "2", "--only", "layers.0.*", script=("nested.py",))
+    assert main(["compare", "again", "b"]) == 0
+
+
+def test_a_wrong_name_ends_the_script_after_its_first_step(
+    record: RecordFile, capsys: Output
+) -> None:
+    """And not when all steps have run."""
+    Path("nested.py").write_text(NESTED)
+    with pytest.raises(SystemExit):
+        record("a", "--steps", "3", "--only", "layer.0.*", script=("nested.py",))
+    output = capsys.readouterr()
+    assert "step 0 done" in output.out
+    assert "step 1 done" not in output.out
+    assert "--only to match the name of a tensor but got 'layer.0.*'" in output.err
+
+
 def test_the_command_that_records_again_has_the_part(record: RecordFile) -> None:
     """A failure tells it, for values of a step."""
     folder = record("a", "--steps", "2", "--only", "0.*", "--every", "2")

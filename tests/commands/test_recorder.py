@@ -79,6 +79,35 @@ def test_it_is_what_the_command_records(loop: Loop) -> None:
         assert main(["compare", folder, "command"]) == 0
 
 
+def test_the_header_has_no_seed_that_it_did_not_set(loop: Loop) -> None:
+    """The command seeds torch, and says so; a Recorder does not."""
+    assert main(["record", "--out", "command", "--steps", "1", "--", "loop.py"]) == 0
+    model, optimizer = loop["made"]()
+    with Recorder(model, optimizer, out="context", steps=1):
+        loop["train"](model, optimizer, 1)
+    seeds = [
+        json.loads(Path(folder, "rank0.json").read_text())["environment"].get("seed")
+        for folder in ("command", "context")
+    ]
+    assert seeds == ["1234", None]
+
+
+@pytest.mark.parametrize("arguments", [{"out": "b"}, {"replay": True}])
+def test_a_second_one_at_a_time_is_refused(loop: Loop, arguments: dict[str, Any]) -> None:
+    """Each would record the other's loop, or a replay; when the first has ended, it may begin."""
+    first, later = loop["made"](), loop["made"]()
+    second = Recorder(*later, **arguments)
+    with Recorder(*first, out="a", steps=1):
+        with pytest.raises(RuntimeError, match="one Recorder at a time in a process"):
+            second.start()
+        loop["train"](*first, 1)
+    with second:
+        with pytest.raises(RuntimeError, match="one Recorder at a time in a process"):
+            Recorder(*first, out="c").start()
+        loop["train"](*later, 1)
+    assert second.stop() == 1
+
+
 def test_another_rate_is_red(loop: Loop, capsys: pytest.CaptureFixture[str]) -> None:
     """At the step from which it holds."""
     for folder, rate in (("a", 0.02), ("b", None)):

@@ -27,6 +27,11 @@ class CurrentRecord:
     def __init__(self) -> None:
         self._steps: Steps | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether this process is being recorded."""
+        return self._steps is not None
+
     def __call__(
         self,
         model: Models = None,

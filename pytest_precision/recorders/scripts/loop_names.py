@@ -169,6 +169,17 @@ class LoopNames:
         paths = self._modules
         return ((paths[module], module) for module in root.modules() if module in paths)
 
+    def spellings(self) -> Iterator[tuple[str, str]]:
+        """Yield (path, path with wrappers) of modules that the loop's own models name otherwise.
+
+        Each wrapper of a model counts the model's attribute into the names of its parameters.
+        """
+        wrappers = dict.fromkeys(module for head in self._heads for module in stands_for(head))
+        for wrapper in wrappers:
+            for path, module in wrapper.named_modules():
+                if self._modules.get(module, path) != path:
+                    yield self._modules[module], path
+
     def aliases(self) -> Iterator[tuple[str, ...]]:
         """Yield, for each parameter that several modules share, a tuple of its names."""
         names: dict[int, list[str]] = {}

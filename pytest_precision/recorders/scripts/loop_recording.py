@@ -35,6 +35,7 @@ class LoopRecording:
             logged; 0 for no log.
         rank_of: this process's rank and the number of ranks; those of torch's default process
             group unless given.
+        seeded: whether torch was seeded before the loop.
 
     Attributes:
         trace: of this rank; the caller closes it.
@@ -49,9 +50,11 @@ class LoopRecording:
         *,
         lines: int = 0,
         rank_of: tuple[int, int] | None = None,
+        seeded: bool = True,
     ) -> None:
         self._folder = folder
-        self._part = RecordedPart(manifest.only, manifest.every, manifest.steps)
+        self._seeded = seeded
+        part = RecordedPart(manifest.only, manifest.every, manifest.steps)
         self.trace = LoopTrace(
             folder, manifest.steps, None, manifest, digest_name=digest_name, rank_of=rank_of
         )
@@ -60,7 +63,7 @@ class LoopRecording:
         logged = LogRequest(0, manifest.steps, pieces, sketches=True) if lines else None
         self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
         schedule = LoopSchedule(("train",) * manifest.steps)
-        self.loop = Steps(LoopReader(self._part), self.trace, schedule, self._probes)
+        self.loop = Steps(LoopReader(part), self.trace, schedule, self._probes)
 
     def followed(self) -> AbstractContextManager[None]:
         """Return a context that follows the loop, and ends it after its last step."""
@@ -70,16 +73,16 @@ class LoopRecording:
         """Write what ends the recording, and seal it; return the number of train steps in it.
 
         Raises:
-            NothingRecordedError: no tensor has a name that is asked for.
             NotWrittenError: a part of the recording cannot be written.
         """
         trace = self.trace
         self.loop.ends.write_end()
-        if trace.world_size == 1:  # of several, each may have a stage of its own
-            self._part.expect_matches()
         cell = Cell(world_size=trace.world_size)
         with written():
-            finished(trace, [self.loop], cell, self._folder, self._probes, RECORDING)
+            finished(
+                *(trace, [self.loop], cell, self._folder, self._probes, RECORDING),
+                seeded=self._seeded,
+            )
         trace.close()
         with written():
             Manifest.seal(self._folder, trace.rank, trace.world_size, trace.launch)

@@ -6,8 +6,10 @@ are looked at always: they are small, and depend on everything.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import product
 
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import RecordingError, expected_but_got
@@ -35,6 +37,16 @@ class RecordedPart:
         self._last = last
         self._names: dict[str, None] = {}
         self._kinds: set[str] = set()
+        self._spellings: dict[str, list[str]] = defaultdict(list)
+
+    def spell(self, paths: Iterable[tuple[str, str]]) -> None:
+        """Let patterns name tensors as `named_parameters` of the loop's models does, too.
+
+        Args:
+            paths: of modules, without wrappers and with them.
+        """
+        for path, spelling in paths:
+            self._spellings[path].append(spelling)
 
     def of(
         self, step: int, names: Iterable[str], observations: Iterator[Observation]
@@ -80,7 +92,7 @@ class RecordedPart:
             NothingRecordedError: with names that there are.
         """
         for pattern in self._only:
-            if any(_matches(name, pattern) for name in self._names):
+            if any(self._matches(name, pattern) for name in self._names):
                 continue
             names = ", ".join([*self._names][:SHOWN_NAMES])
             raise NothingRecordedError(
@@ -93,8 +105,10 @@ class RecordedPart:
 
     def _wants(self, name: str) -> bool:
         self._names.setdefault(name)
-        return not self._only or any(_matches(name, pattern) for pattern in self._only)
+        return not self._only or any(self._matches(name, pattern) for pattern in self._only)
 
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern} after microbatch*")
+    def _matches(self, name: str, pattern: str) -> bool:
+        path, _, leaf = name.rpartition(".")
+        spelled = [f"{spelling}.{leaf}" for spelling in self._spellings.get(path, ())]
+        patterns = pattern, f"{pattern} after microbatch*"
+        return any(fnmatchcase(*pair) for pair in product([name, *spelled], patterns))

@@ -58,7 +58,7 @@ class RecordedRun:
             raise RuntimeError(expected_but_got("one start of a Recorder", "a second one", advice))
         rank_of = self._rank_of or rank_and_world_size()
         _expect_free(self._folder, *rank_of)
-        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=rank_of)
+        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=rank_of, seeded=False)
         recording.loop.tell(self._model)
         self._following.enter_context(recording.followed())
         self._recording = recording

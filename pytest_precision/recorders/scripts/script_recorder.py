@@ -255,6 +255,8 @@ def finished(
     probes: Sequence[Probe[Steps]],
     way: WayIn,
     products: Set[str] = frozenset(),
+    *,
+    seeded: bool = True,
 ) -> int:
     """Finish a script's trace and the logs beside it; return the number of observations."""
     write_data(folder, trace.rank)
@@ -264,7 +266,7 @@ def finished(
         Header(
             trace.world_size,
             {kind: why for run in runs for kind, why in unobservable(run, way)},
-            environment_of(cell),
+            environment_of(cell, seeded=seeded),
             violations=tuple(words for run in runs for words in run.ends.violations),
             products=tuple(sorted(products)),
             given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),

@@ -189,6 +189,7 @@ class StepBuffer:
     def settle(self, trained: Iterable[Tensor]) -> None:
         """Rename buffered tensors to their final names, once the model is known."""
         if self.reader.names.settle(trained):
+            self.reader.part.spell(self.reader.names.spellings())
             for capture in (self._start, self._step):
                 capture.rename(self.reader.names.settled)
 

@@ -213,6 +213,8 @@ class StepEnds:
             late = f"gradients were clipped after the update of step {self._schedule.done}"
             self.violations[late] = None
         self._write_step(op, operation)
+        if self._buffer.fresh and self._trace.world_size == 1:  # else each may have its own stage
+            self._reader.part.expect_matches()
         for module in step.evaluated:
             self._reader.copies.call(module)
         self._most_backwards = max(self._most_backwards, step.backwards)

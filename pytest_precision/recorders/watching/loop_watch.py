@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import ClassVar
 
 from torch import nn
 from torch.optim import Optimizer
@@ -44,7 +45,12 @@ class LoopWatch:
         replay: whether forward and backward are run once more.
         model: what is trained; found when it is called unless given.
         optimizer: what updates it; known from its first step on unless given.
+
+    Attributes:
+        is_running: whether this process is being watched.
     """
+
+    is_running: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -121,10 +127,12 @@ class LoopWatch:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Watch the loop inside the context."""
+        LoopWatch.is_running = True
         try:
             with torch_hooks.opened(*self._listeners):
                 yield
         finally:
+            LoopWatch.is_running = False
             self._calls.close()
             for replay in self._replays:
                 replay.close()

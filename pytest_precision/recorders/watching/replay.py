@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from pytest_precision._torch.dispatch import tree_leaves, tree_map
 from pytest_precision.engine.groups import updated_tensors
@@ -89,6 +89,7 @@ class LocalGradients:
         for parameter in parameters:
             if parameter not in self._handles:
                 hook: Any = partial(self._bring, parameter)
+                unserializable_hook(hook)  # type: ignore[no-untyped-call] # else a save warns
                 handle = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles[parameter] = handle
 

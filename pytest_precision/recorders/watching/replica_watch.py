@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -29,9 +29,11 @@ from pytest_precision.recorders.watching.rank_link import RankLink
 from pytest_precision.recorders.watching.replicas import Digests, Replicas
 from pytest_precision.recorders.watching.root_calls import RootCall, RootListener
 from pytest_precision.recorders.watching.teams import (
-    Row,
+    STATE,
+    ReplicaDigest,
     Split,
     Team,
+    of_holders,
     splits_of,
     teams_at_start,
     without,
@@ -66,7 +68,7 @@ class ReplicaWatch(LoopEvents, RootListener):
         self._updates: dict[Optimizer, int] = {}
         self._running: list[Optimizer] = []
         self._inner: dict[Optimizer, None] = {}
-        self._gradients: list[Row] = []
+        self._gradients: list[ReplicaDigest] = []
         self._batch = xxhash.xxh3_64()
         self._batches: list[int] = []
         self._link: RankLink | None = None
@@ -140,7 +142,7 @@ class ReplicaWatch(LoopEvents, RootListener):
         """Meet the other ranks, and find which of them hold the same."""
         ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if ranks == 1:
-            advice = "start it by torchrun, or watch one rank by replay alone"
+            advice = "make a process group of several, or watch one by replay alone"
             raise RuntimeError(expected_but_got("several ranks to compare", ranks, advice))
         self._reader.look()
         tensors = updated_tensors(optimizer)
@@ -148,15 +150,13 @@ class ReplicaWatch(LoopEvents, RootListener):
         starts = self._link.gather(self._replicas.starts([optimizer]), 0)
         teams, splits = teams_at_start(starts)
         self._keep_teams(teams, splits)
-        each = {team for of_owner in self._teams.values() for team in of_owner}
-        self._most_teams = max(Counter(chain.from_iterable(each)).values(), default=0)
         if self._link.rank == 0:
-            owners = sum(any(of_owner) for of_owner in self._teams.values())
-            words = f"watching {owners} of {len(self._teams)} tensors and options of {ranks} ranks"
-            print(f"pytest_precision: {words}", file=sys.stderr, flush=True)
+            named = [of_owner for owner, of_owner in self._teams.items() if STATE not in owner]
+            words = f"{sum(map(bool, named))} of {len(named)} tensors and options of {ranks} ranks"
+            print(f"pytest_precision: watching {words}", file=sys.stderr, flush=True)
         self._answer(splits)
 
-    def _compare(self, rows: list[Row]) -> None:
+    def _compare(self, rows: list[ReplicaDigest]) -> None:
         """Compare what this rank holds with what the others do, in one exchange or in two."""
         assert self._link is not None
         words = self._summary(rows)
@@ -170,11 +170,13 @@ class ReplicaWatch(LoopEvents, RootListener):
                 summaries[team].add(tuple(summary))
         splits: list[Split] = []
         if any(len(different) > 1 for different in summaries.values()):
-            splits = splits_of(self._link.gather(rows, self.steps), self._teams)
-            self._keep_teams(self._teams, splits)
+            of_ranks = self._link.gather(rows, self.steps)
+            teams = of_holders(self._teams, of_ranks)
+            splits = splits_of(of_ranks, teams)
+            self._keep_teams(teams, splits)
         self._answer([*shared, *splits])
 
-    def _summary(self, rows: Iterable[Row]) -> list[int]:
+    def _summary(self, rows: Iterable[ReplicaDigest]) -> list[int]:
         """Return the words that say all of what this rank holds, of each of its teams."""
         digests = {team: xxhash.xxh3_128() for team in sorted({*self._own_teams.values()})}
         for row in rows:
@@ -209,10 +211,12 @@ class ReplicaWatch(LoopEvents, RootListener):
                 before[rank] = before[split.ranks[0]]
         return shared
 
-    def _keep_teams(self, teams: dict[str, list[Team]], splits: Iterable[Split]) -> None:
+    def _keep_teams(self, teams: Mapping[str, Sequence[Team]], splits: Iterable[Split]) -> None:
         """Compare these teams from here on, without the ranks that have deviated."""
         assert self._link is not None
         self._teams = without(teams, {rank for split in splits for rank in split.ranks})
+        each = {*chain.from_iterable(self._teams.values())}
+        self._most_teams = max(Counter(chain.from_iterable(each)).values(), default=0)
         self._own_teams = {
             owner: team
             for owner, of_owner in self._teams.items()

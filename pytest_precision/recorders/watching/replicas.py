@@ -16,7 +16,7 @@ from pytest_precision.engine.observation import Chunk, tensors_in
 from pytest_precision.engine.readable import stored
 from pytest_precision.ranks.state.accelerator import generator_states
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.watching.teams import Row, Start
+from pytest_precision.recorders.watching.teams import STATE, ReplicaDigest, ReplicaStart
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.lin8 import partial_digests
 from pytest_precision.trace.lin8_sums import DigestedPart
@@ -26,12 +26,12 @@ class Digests:
     """Digests of plain tensors: on a device with one wait for all of them, of 16 bytes each."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._rows: list[ReplicaDigest] = []
         self._waiting: list[tuple[int, DigestedPart]] = []
 
     def add(self, kind: str, name: str, owner: str, tensor: Tensor) -> None:
         """Digest what a tensor holds on this rank."""
-        if type(tensor) in (Tensor, nn.Parameter):
+        if _is_plain(tensor):
             self._add_part(kind, name, owner, tensor.detach())
             return
         for part in stored(kind, tensor.detach()):
@@ -45,9 +45,9 @@ class Digests:
             self.add(kind, name, owner, leaf)
         else:
             text = xxhash.xxh3_128_hexdigest(repr(leaf).encode())
-            self._rows.append(Row(kind, name, owner, text))
+            self._rows.append(ReplicaDigest(kind, name, owner, text))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ReplicaDigest]:
         """Return all digests."""
         parts = [part for _, part in self._waiting]
         for (place, _), text in zip(self._waiting, partial_digests(parts), strict=True):
@@ -57,12 +57,12 @@ class Digests:
 
     def _add_part(self, kind: str, name: str, owner: str, tensor: Tensor) -> None:
         if is_on_cpu(tensor):
-            self._rows.append(Row(kind, name, owner, digest(tensor)))
+            self._rows.append(ReplicaDigest(kind, name, owner, digest(tensor)))
             return
         shape = tuple(tensor.shape)
         whole = DigestedPart(tensor, shape, Chunk((0,) * len(shape), shape))
         self._waiting.append((len(self._rows), whole))
-        self._rows.append(Row(kind, name, owner, ""))
+        self._rows.append(ReplicaDigest(kind, name, owner, ""))
 
 
 class Replicas:
@@ -76,14 +76,14 @@ class Replicas:
         self._reader = reader
         self._owners: dict[int, tuple[Tensor, str, str]] = {}  # keeps each tensor, and so its id
 
-    def starts(self, optimizers: Iterable[Optimizer]) -> list[Start]:
+    def starts(self, optimizers: Iterable[Optimizer]) -> list[ReplicaStart]:
         """Return what this rank holds before the first update of some optimizers."""
         starts = []
         for kind, name, owner, tensor in self._weights(optimizers):
             digests = Digests()
             digests.add(kind, name, owner, tensor)
             starts += [
-                Start(row, _mesh_of(tensor), _is_constant(tensor), is_weight=True)
+                ReplicaStart(row, _mesh_of(tensor), _is_constant(tensor), is_weight=True)
                 for row in digests.rows()[:1]
             ]
         digests = Digests()
@@ -91,10 +91,10 @@ class Replicas:
             self._add_options(digests, optimizer)
         self._add_further(digests)
         return starts + [
-            Start(row, may_differ=row.kind not in ("rng", "lr")) for row in digests.rows()
+            ReplicaStart(row, may_differ=row.kind not in ("rng", "lr")) for row in digests.rows()
         ]
 
-    def gradients(self, optimizer: Optimizer) -> list[Row]:
+    def gradients(self, optimizer: Optimizer) -> list[ReplicaDigest]:
         """Return what this rank has of the gradients that an optimizer's step reads."""
         digests = Digests()
         for _, name, owner, tensor in self._updated(optimizer):
@@ -102,7 +102,7 @@ class Replicas:
                 digests.add("final_grad", name, owner, tensor.grad)
         return digests.rows()
 
-    def updated(self, optimizers: Iterable[Optimizer]) -> list[Row]:
+    def updated(self, optimizers: Iterable[Optimizer]) -> list[ReplicaDigest]:
         """Return what this rank holds after an update of some optimizers."""
         digests = Digests()
         optimizers = [*optimizers]
@@ -110,7 +110,7 @@ class Replicas:
             self._add_options(digests, optimizer)
             for _, name, owner, tensor in self._updated(optimizer):
                 for path, leaf in tensors_in(optimizer.state.get(tensor)):
-                    digests.add(path.lstrip("."), name, owner, leaf)
+                    digests.add(path.lstrip("."), name, owner + STATE, leaf)
         for weight in self._weights(optimizers):
             digests.add(*weight)
         self._add_further(digests)
@@ -142,6 +142,8 @@ class Replicas:
             name = owner = self._reader.names.of(tensor) or place
             if is_dtensor(tensor):
                 owner += f" {local_chunk(tensor)} of {tuple(tensor.shape)}"
+            elif (pieces := self._reader.names.pieces(tensor)) is not None:
+                owner += f" {[*pieces]}"
             self._owners[id(tensor)] = tensor, name, owner
         return self._owners[id(tensor)][1:]
 
@@ -167,9 +169,13 @@ def _mesh_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.device_mesh.mesh.flatten().tolist()) if is_dtensor(tensor) else ()
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+
+
 def _is_constant(tensor: Tensor) -> bool:
     plain = tensor.to_local() if is_dtensor(tensor) else tensor
-    if type(plain) not in (Tensor, nn.Parameter) or not plain.numel():
+    if not _is_plain(plain) or not plain.numel():
         return False
     with torch.no_grad():
         return bool((plain == plain.flatten()[0]).all())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from pytest_precision.engine.capture import ModuleHook
 from pytest_precision.recorders.scripts.wrappers import holds_anything
 from pytest_precision.recorders.torch_hooks import LoopEvents
 
@@ -56,8 +57,9 @@ class RootCalls(LoopEvents):
     def watch(self, root: nn.Module) -> None:
         """Tell of this model's calls from here on."""
         self._parts.update(root.modules())
-        begins = root.register_forward_pre_hook(self._begin, with_kwargs=True)
-        ends = root.register_forward_hook(self._end, with_kwargs=True, always_call=True)
+        begin, end = ModuleHook(self._begin), ModuleHook(self._end)
+        begins = root.register_forward_pre_hook(begin, with_kwargs=True)
+        ends = root.register_forward_hook(end, with_kwargs=True, always_call=True)
         self._handles += [begins, ends]
 
     def forward(self, module: nn.Module) -> None:

@@ -21,10 +21,13 @@ from pytest_precision.engine.kinds import causal_rank
 Team = tuple[int, ...]
 """Ranks, in order."""
 
-Rows = Sequence["Row"]
+RankDigests = Sequence["ReplicaDigest"]
+
+STATE = " in an optimizer"
+"""Ends the owner of state that an optimizer has of a weight, which some ranks may lack."""
 
 
-class Row(NamedTuple):
+class ReplicaDigest(NamedTuple):
     """The digest of something that a rank holds.
 
     Attributes:
@@ -41,7 +44,7 @@ class Row(NamedTuple):
     digest: str
 
 
-class Start(NamedTuple):
+class ReplicaStart(NamedTuple):
     """What a rank holds at the start, for what says which ranks are a team.
 
     Attributes:
@@ -52,7 +55,7 @@ class Start(NamedTuple):
         may_differ: whether any rank may have one of its own, even where most agree.
     """
 
-    row: Row
+    row: ReplicaDigest
     mesh: Team = ()
     constant: bool = False
     is_weight: bool = False
@@ -87,13 +90,15 @@ def split_of(kind: str, name: str, digests: Mapping[int, Hashable]) -> Split | N
     return Split(kind, name, others, largest)
 
 
-def teams_at_start(starts: Sequence[Sequence[Start]]) -> tuple[dict[str, list[Team]], list[Split]]:
+def teams_at_start(
+    starts: Sequence[Sequence[ReplicaStart]],
+) -> tuple[dict[str, list[Team]], list[Split]]:
     """Return the teams of each owner, and how ranks differ that should have begun alike.
 
     Args:
         starts: what each rank holds.
     """
-    owners: dict[str, dict[int, Start]] = defaultdict(dict)
+    owners: dict[str, dict[int, ReplicaStart]] = defaultdict(dict)
     for rank, of_rank in enumerate(starts):
         for start in of_rank:
             owners[start.row.owner][rank] = start
@@ -105,20 +110,18 @@ def teams_at_start(starts: Sequence[Sequence[Start]]) -> tuple[dict[str, list[Te
     }
     parts = _parts_of_model(sound.values())
     teams = {owner: _teams_of(holders, parts) for owner, holders in sound.items()}
-    return teams, in_causal_order(splits)
+    states = {owner + STATE: of_owner for owner, of_owner in teams.items()}
+    return teams | states, in_causal_order(splits)
 
 
-def splits_of(rows: Sequence[Rows], teams: Mapping[str, Sequence[Team]]) -> list[Split]:
+def splits_of(rows: Sequence[RankDigests], teams: Mapping[str, Sequence[Team]]) -> list[Split]:
     """Return how ranks differ, causes before effects; each rank is in the first split alone.
 
     Args:
         rows: what each rank holds.
         teams: of each owner.
     """
-    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
-    for rank, of_rank in enumerate(rows):
-        for row in of_rank:
-            digests[row.kind, row.name, row.owner][rank] = row.digest
+    digests = _by_rank(rows)
     splits = []
     for (kind, name, owner), by_rank in digests.items():
         for team in teams.get(owner, ()):
@@ -126,6 +129,24 @@ def splits_of(rows: Sequence[Rows], teams: Mapping[str, Sequence[Team]]) -> list
                 split = split_of(kind, name, {rank: by_rank.get(rank) for rank in team})
                 splits += [] if split is None else [split]
     return _first_of_each_rank(in_causal_order(splits))
+
+
+def of_holders(
+    teams: Mapping[str, Sequence[Team]], rows: Sequence[RankDigests]
+) -> dict[str, Sequence[Team]]:
+    """Return the teams, those for an optimizer's state without ranks that have none.
+
+    Of an optimizer that shares its state among ranks, each has that of some weights.
+    """
+    holders: dict[str, set[int]] = defaultdict(set)
+    for (_, _, owner), by_rank in _by_rank(rows).items():
+        holders[owner].update(by_rank)
+    return {
+        owner: [tuple(rank for rank in team if rank in holders[owner]) for team in of_owner]
+        if owner.endswith(STATE)
+        else of_owner
+        for owner, of_owner in teams.items()
+    }
 
 
 def without(teams: Mapping[str, Sequence[Team]], ranks: Iterable[int]) -> dict[str, list[Team]]:
@@ -145,7 +166,16 @@ def in_causal_order(splits: Iterable[Split]) -> list[Split]:
     return sorted(splits, key=lambda split: -1 if split.kind == "rng" else causal_rank(split.kind))
 
 
-def _splits_at_start(holders: Mapping[int, Start]) -> list[Split]:
+def _by_rank(rows: Sequence[RankDigests]) -> dict[tuple[str, str, str], dict[int, str]]:
+    """Return each digest by rank, by kind, name and owner of the tensor."""
+    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
+    for rank, of_rank in enumerate(rows):
+        for row in of_rank:
+            digests[row.kind, row.name, row.owner][rank] = row.digest
+    return digests
+
+
+def _splits_at_start(holders: Mapping[int, ReplicaStart]) -> list[Split]:
     """Return how ranks differ that should have begun alike."""
     start = next(iter(holders.values()))
     meshes: dict[Team, dict[int, str]] = defaultdict(dict)
@@ -158,7 +188,7 @@ def _splits_at_start(holders: Mapping[int, Start]) -> list[Split]:
     return _first_of_each_rank(split for split in splits if split is not None)
 
 
-def _teams_of(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> list[Team]:
+def _teams_of(holders: Mapping[int, ReplicaStart], parts: Mapping[int, Hashable]) -> list[Team]:
     """Return the ranks that must hold equal bits of one thing."""
     if _equal_by_chance(holders):
         return _teams_by_chance(holders, parts)
@@ -168,7 +198,9 @@ def _teams_of(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> li
     return [] if by_chance and any(start.may_differ for start in holders.values()) else classes
 
 
-def _teams_by_chance(holders: Mapping[int, Start], parts: Mapping[int, Hashable]) -> list[Team]:
+def _teams_by_chance(
+    holders: Mapping[int, ReplicaStart], parts: Mapping[int, Hashable]
+) -> list[Team]:
     """Return the ranks that hold the same part of a model, by a mesh or by all other weights."""
     teams: list[set[int]] = []
     together = [
@@ -181,19 +213,19 @@ def _teams_by_chance(holders: Mapping[int, Start], parts: Mapping[int, Hashable]
     return [tuple(sorted(team)) for team in teams]
 
 
-def _digests_of(holders: Mapping[int, Start]) -> dict[int, str]:
+def _digests_of(holders: Mapping[int, ReplicaStart]) -> dict[int, str]:
     return {rank: start.row.digest for rank, start in holders.items()}
 
 
-def _equal_by_chance(holders: Mapping[int, Start]) -> bool:
+def _equal_by_chance(holders: Mapping[int, ReplicaStart]) -> bool:
     """Return whether ranks may hold equal bits of different parts of a model."""
     digests = {*_digests_of(holders).values()}
     return len(digests) == 1 and all(start.constant for start in holders.values())
 
 
-def _parts_of_model(owners: Iterable[Mapping[int, Start]]) -> dict[int, Hashable]:
+def _parts_of_model(owners: Iterable[Mapping[int, ReplicaStart]]) -> dict[int, Hashable]:
     """Return what is equal on ranks that hold the same part of a model, by its weights."""
-    parts: dict[int, set[Row]] = defaultdict(set)
+    parts: dict[int, set[ReplicaDigest]] = defaultdict(set)
     for holders in owners:
         by_chance = _equal_by_chance(holders)
         for rank, start in holders.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +112,25 @@ def test_what_is_not_the_same_twice_ends_the_run(noisy: str, words: str) -> None
     """In the microbatch in which it is, and before the update reads it."""
     with pytest.raises(WatchError, match=words):
         trained(True, noisy)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_copy_of_a_watched_model_is_a_plain_one(tmp_path: Path) -> None:
+    """So is what is saved of it: neither has anything of the watch."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(model, optimizer, replay=True) as recorder:
+        for _ in range(2):
+            model(batch=torch.ones(4, 8))["scores"].sum().backward()
+            optimizer.step()
+        copied = copy.deepcopy(model)
+        torch.save(model, tmp_path / "model")
+        copied(batch=torch.ones(4, 8))["scores"].sum().backward()
+        assert recorder.step() == 2
+    loaded = torch.load(tmp_path / "model", weights_only=False)
+    for plain in (copied, loaded):
+        plain(batch=torch.ones(4, 8))["scores"].sum().backward()
+    assert not model._forward_hooks
 
 
 def test_a_gradient_from_beside_the_model_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,15 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
 
+NIGHT = pytest.mark.nightly, pytest.mark.timeout(1200)
+
 Said = Callable[..., list[str]]
 
 
 @pytest.fixture
 def said(resources: Resources) -> Said:
     """Return a function that returns what ranks say of a watched loop, each the same."""
-    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    ranks = resources.ranks(Settings(timeout=1200, device="cpu"))
 
     def run(*words: str, world_size: int = 4, **plan: object) -> list[str]:
         first, *others = ranks.run(world_size, train, Plan(*words, **plan))
@@ -56,6 +58,13 @@ def test_where_no_more_than_half_agree_all_are_named(said: Said) -> None:
     assert " and rank 2 (" in message
 
 
+def test_a_replica_in_a_stage_is_compared(said: Said) -> None:
+    """With the other one alone: both stages have weights of one name and shape."""
+    (message,) = said("weight", wrapper="stages")
+    assert message.startswith("step 3: param of 0.weight differs between rank 2 (")
+    assert " and rank 3 (" in message
+
+
 @pytest.mark.parametrize(("at", "step"), [(1, 1), (2, 3), (3, 3), (4, 6)])
 def test_a_period_finds_what_was_in_it(said: Said, at: int, step: int) -> None:
     """A weight that deviates stays so; ranks are compared before the first update, too."""
@@ -80,8 +89,12 @@ def test_ranks_with_one_batch_are_named(said: Said, at: int) -> None:
         ("hsdp", False, 20),
         ("fsdp2", False, 20),
         ("tp", False, 20),
-        pytest.param("ddp", False, 10_000, marks=pytest.mark.nightly),
-        pytest.param("none", True, 10_000, marks=pytest.mark.nightly),
+        ("zero", False, 20),
+        ("stages", False, 20),
+        ("columns", False, 20),
+        ("fsdp1", False, 20),
+        pytest.param("ddp", False, 10_000, marks=NIGHT),
+        pytest.param("none", True, 10_000, marks=NIGHT),
     ],
 )
 def test_an_honest_loop_raises_no_alarm(said: Said, wrapper: str, seeds: bool, steps: int) -> None:
@@ -105,3 +118,14 @@ def test_a_rank_that_does_not_come_is_named(resources: Resources) -> None:
     for message in messages[:2] + messages[3:]:
         assert message.startswith("WatchError: expected all ranks at the comparison after step 3")
         assert "but got none of rank 2 (" in message
+
+
+@pytest.mark.nightly
+def test_a_rank_that_lost_a_collective_does_not_hang(resources: Resources) -> None:
+    """The others are in one that it does not make: it says that none of them has come."""
+    ranks = resources.ranks(Settings(timeout=120, device="cpu"))
+    plan = Plan("lost", wrapper="none")
+    messages = ranks.run(4, train_until_ended, plan, needs=Needs(launched=True))
+    assert messages[2].startswith("WatchError: expected all ranks at the comparison after step 3")
+    assert "none of rank 0 (" in messages[2]
+    assert all(messages)

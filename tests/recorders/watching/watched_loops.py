@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
 
     Attributes:
         defect: what rank 2 does otherwise in step `at`; empty for nothing.
-        wrapper: of the model: DDP, HSDP, FSDP2, TP; or none, where the loop reduces gradients.
+        wrapper: of the model or the optimizer; `none` where the loop reduces gradients.
         seeds: whether each rank draws other numbers.
         every, replay, on_mismatch: how it is watched; its mismatches are returned unless given.
     """
@@ -54,10 +54,13 @@ def flip(tensor: Tensor) -> None:
 def reduced(model: nn.Module, defect: str, before: list[Tensor]) -> None:
     """Average gradients in two buckets; a rank may skip a bucket, or use that of the step before.
 
-    A rank that skips makes the collective all the same, as if it had ignored what comes back.
+    A rank that skips one makes the collective all the same, as if it had ignored what comes back;
+    one that has lost it makes none.
     """
     gradients = [parameter.grad for parameter in model.parameters()]
     for number, bucket in enumerate((gradients[:2], gradients[2:])):
+        if number and defect == "lost":
+            continue
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
@@ -93,8 +96,11 @@ def planted(defect: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 def wrapped(model: nn.Module, wrapper: str) -> nn.Module:
     """Return what the loop calls."""
     ranks = dist.get_world_size()
-    if wrapper == "ddp":
+    if wrapper in ("ddp", "zero"):
         return DistributedDataParallel(model)
+    if wrapper == "fsdp1":
+        cpu = torch.device("cpu")
+        return FullyShardedDataParallel(model, device_id=cpu, use_orig_params=True)
     if wrapper == "tp":
         split = {"0": ColwiseParallel(), "3": RowwiseParallel()}
         return parallelize_module(model, init_device_mesh("cpu", (ranks,)), split)
@@ -125,15 +131,22 @@ class Noisy(nn.Module):
 def train(plan: Plan) -> list[str]:
     """Train on this rank under a watch; return in words what it says."""
     rank = dist.get_rank()
-    torch.manual_seed(0)
+    # Two stages of two replicas, or four parts of one layer, with equal zeros and ones.
+    part = {"stages": rank // 2, "columns": rank}.get(plan.wrapper, 0)
+    torch.manual_seed(part)
     model = nn.Sequential(
         nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.25), nn.Linear(16, 6), Noisy()
     )
-    if plan.wrapper in ("tp", "fsdp2", "hsdp"):
+    if plan.wrapper in ("tp", "fsdp1", "fsdp2", "hsdp"):
         model[1] = nn.Identity()
     called = wrapped(model, plan.wrapper)
     torch.manual_seed(rank if plan.seeds else 0)
-    optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
+    if plan.wrapper == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # it compiles for seconds
+
+        optimizer = ZeroRedundancyOptimizer(called.parameters(), torch.optim.AdamW, lr=0.01)
+    else:
+        optimizer = torch.optim.AdamW(called.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     said: list[Any] = []
     before: list[Tensor] = []
@@ -145,10 +158,9 @@ def train(plan: Plan) -> list[str]:
             if defect == "absent":
                 break
             model[-1].is_noisy = defect == "noisy"
-            reading = 1 if defect == "batch" else rank
-            called(
-                batch_of(0 if plan.wrapper == "tp" else reading, step)
-            ).square().mean().backward()
+            reading = part if plan.wrapper in ("tp", "stages", "columns") else rank
+            batch = batch_of(1 if defect == "batch" else reading, step)
+            called(batch).square().mean().backward()
             if plan.wrapper == "none":
                 reduced(model, defect, before)
             planted(defect, model, optimizer)
@@ -160,7 +172,7 @@ def train(plan: Plan) -> list[str]:
 
 def train_until_ended(plan: Plan) -> str:
     """Make a process group that waits for seconds alone; return what ends the loop."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=3))
     try:
         train(plan)
     except (WatchError, RuntimeError) as error:
