@@ -48,13 +48,13 @@ def exports(
                 for entry_point in entry_points(group=package, name=name):
                     return entry_point.load()
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(names())}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(listed())}"
             )
         module, attribute = origins[name]
         return getattr(import_module(module), attribute)
 
-    def names() -> list[str]:
+    def listed() -> list[str]:
         others = {point.name for point in entry_points(group=package)} if open_to_others else ()
         return sorted({*origins, *others})
 
-    return getattribute, names
+    return getattribute, listed

@@ -42,7 +42,7 @@ class CellHistory(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Return one of `HISTORY_WORDS`; empty for a cell that has passed in all reports as fast."""
+        """Return one of `HISTORY_WORDS`; empty for one that passes as fast as ever."""
         ended = [result.failing for result in self.results if result is not None]
         changes = sum(before != after for before, after in pairwise(ended))
         if changes > 1:
