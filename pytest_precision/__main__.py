@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from time import monotonic
 
 from pytest_precision._folders import sweep_temporary_folder
 from pytest_precision._interrupts import WholeTorch
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if arguments is None else arguments)]
     # Everything after `--` belongs to a script.
     end = words.index("--") if "--" in words else len(words)
-    named = argparse.Namespace(script=words[end + 1 :], words=words)
+    named = argparse.Namespace(script=words[end + 1 :], words=words, began=monotonic())
     _expect_no_empty(parser, words[:end])
     options, others = parser.parse_known_args(words[:end], named)
     if others:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import resolve_name
 from typing import Any
 
@@ -13,6 +14,8 @@ def exports(
     package: str,
     homes: Mapping[str, Iterable[str]],
     renamed: Mapping[str, str] | None = None,
+    *,
+    open_to_others: bool = False,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package that imports its names on first use.
 
@@ -25,6 +28,8 @@ def exports(
             names that it exports, each written as in an import statement: `gpt` or `Gpt as gpt`.
         renamed: old name of an export to its new one. It works for one more minor version, with a
             DeprecationWarning, and is in neither `__dir__` nor `__all__`.
+        open_to_others: whether installed packages add names, by entry points whose group is the
+            package. A name of the package itself wins.
     """
     origins = {}
     for module, names in homes.items():
@@ -39,10 +44,17 @@ def exports(
             warnings.warn(f"{notice}; write {package}.{new}", DeprecationWarning, stacklevel=2)
             name = new
         if name not in origins:
+            if open_to_others and not name.startswith("_"):
+                for entry_point in entry_points(group=package, name=name):
+                    return entry_point.load()
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(origins))}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(listed())}"
             )
         module, attribute = origins[name]
         return getattr(import_module(module), attribute)
 
-    return getattribute, lambda: sorted(origins)
+    def listed() -> list[str]:
+        others = {point.name for point in entry_points(group=package)} if open_to_others else ()
+        return sorted({*origins, *others})
+
+    return getattribute, listed

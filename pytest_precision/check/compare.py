@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from typing import Any
 
@@ -116,6 +116,7 @@ def _compare(
     if first_step > 1:
         apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
+    figures["recorded"] = {side.name: _how(side) for side in sides}
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
@@ -136,6 +137,19 @@ def is_of_scores(*sides: Recording) -> bool:
         return True
     kinds = [{*side.trace.dtypes()} for side in sides]
     return all(shown and shown <= SCORED_KINDS for shown in kinds)
+
+
+def _how(side: Recording) -> dict[str, Any]:
+    """Return of what a recording was made, without folders of this machine."""
+    manifest = side.manifest
+    assert manifest is not None
+    script, folder = PurePath(manifest.script), Path.cwd()
+    return {
+        "script": str(script.relative_to(folder) if script.is_relative_to(folder) else script),
+        "arguments": list(manifest.arguments),
+        "revision": manifest.revision,
+        "date": manifest.date,
+    }
 
 
 def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:

@@ -26,7 +26,9 @@ from pytest_precision.commands.compare import (
 )
 from pytest_precision.commands.record import add_recording_options, expect_script
 from pytest_precision.errors import RecordingError, RevisionError
+from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.verdict import Verdict
+from pytest_precision.revisions.changed_lines import hunk_of
 from pytest_precision.revisions.installation import Installation
 from pytest_precision.revisions.peers import tell_launcher
 from pytest_precision.revisions.sides import Sides
@@ -188,7 +190,8 @@ class Against:
             if step:
                 logged = between(f"{ours}-lines", f"{theirs}-lines", lines=True)
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
-                verdict = replace(verdict, ruling=ruling)
+                figures = dict(verdict.figures) | self._hunk(candidate, reference, ruling.culprit)
+                verdict = replace(verdict, ruling=ruling, figures=figures)
             shown_lines = lines(verdict, verbose=self.args.verbose, brief=self.args.brief)
             nonlocal text
             text = visible("\n".join(shown_lines))
@@ -199,6 +202,20 @@ class Against:
         if int(status):
             tell_launcher(text or brief)
         return int(status)
+
+    def _hunk(
+        self, candidate: Installation, reference: Installation, culprit: Culprit | None
+    ) -> dict[str, str]:
+        """Return the figure `hunk`: what git says of the line of a culprit, if it is changed."""
+        if culprit is None or culprit.outside or not culprit.file or not culprit.line:
+            return {}
+        if reference.places is None:  # it is no commit
+            return {}
+        repository = self.sides.repository
+        places = (Path.cwd() / culprit.file, repository / culprit.file)
+        file = next((place for place in places if place.is_file()), places[0])
+        hunk = hunk_of(repository, candidate, reference, file.resolve(), culprit.line)
+        return {"hunk": hunk} if hunk else {}
 
     def _options(self) -> Iterator[str]:
         args = self.args

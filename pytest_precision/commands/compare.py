@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pytest_precision._progress import shown
@@ -137,7 +138,8 @@ def terms_of(args: argparse.Namespace) -> Terms:
 def show(args: argparse.Namespace, verdict: Verdict) -> int:
     """Print a verdict, write its report if asked for, and return the exit status."""
     if args.report is not None:
-        write_report(args.report, verdict, force=args.force)
+        passed = monotonic() - args.began
+        write_report(args.report, verdict, passed, force=args.force)
     if args.json:
         say(json.dumps(verdict.as_dict()))
     else:
@@ -186,8 +188,14 @@ def expect_report_free(args: argparse.Namespace) -> None:
         expect_reports_free(args.report, REPORT, args.force)
 
 
-def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None:
+def write_report(folder: Path, verdict: Verdict, passed: float, *, force: bool = False) -> None:
     """Write report.json and report.html on one comparison into a folder.
+
+    Args:
+        folder: the folder.
+        verdict: on the comparison.
+        passed: seconds that the command has taken.
+        force: see `Destination`.
 
     Raises:
         pytest.UsageError: they cannot be written.
@@ -198,7 +206,7 @@ def write_report(folder: Path, verdict: Verdict, *, force: bool = False) -> None
     from pytest_precision.report.report_files import unusable
 
     provenance = environment(device="", flags={}) | {"runs": [session_run(None)]}
-    file = JsonFile(folder, provenance, option=REPORT, force=force)
+    file = JsonFile(folder, provenance, option=REPORT, force=force, passed=passed)
     file.plan(1)
     file.put(verdict.nodeid, [verdict.as_dict()])
     file.close()

@@ -38,6 +38,7 @@ def add_to(commands: Any) -> None:
         "summary": ("print Markdown for a job summary, at most 900 KiB", _summary),
         "annotations": ("print at most ten workflow commands of GitHub", _annotations),
         "sarif": ("print the reasons to fail in SARIF, for code scanning", _sarif),
+        "history": ("print how each cell ended in reports, the oldest first", _history),
         "counts": ("print outcome, cells and failed, as lines NAME=VALUE", _counts),
     }
     for name, (text, make) in kinds.items():
@@ -138,6 +139,13 @@ def _annotations(args: argparse.Namespace) -> str:
     from pytest_precision.report.annotations import workflow_commands
 
     return "\n".join(workflow_commands(Report.of(_merged(args))))
+
+
+def _history(args: argparse.Namespace) -> str:
+    from pytest_precision.report.history import history_lines
+
+    reports = [Report.of(read_report(path)) for path in args.reports]
+    return "\n".join(history_lines(reports, [*map(str, args.reports)]))
 
 
 def _sarif(args: argparse.Namespace) -> str:

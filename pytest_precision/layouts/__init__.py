@@ -76,4 +76,5 @@ __getattr__, __dir__ = _lazy.exports(
         "support": ("supports",),
         "transformer_engine.layouts": ("te_blocks", "te_experts", "te_linears"),
     },
+    open_to_others=True,
 )

@@ -59,12 +59,22 @@ class ModuleErrors(NamedTuple):
 
 
 class CalledAt(NamedTuple):
-    """An operation of the reference's run, with the source line that called it."""
+    """An operation of the reference's run, with the source line that called it.
+
+    Attributes:
+        operation: its name.
+        function: as of a culprit.
+        file: as of a culprit.
+        line: as of a culprit.
+        source: the line with those around it; empty where the source cannot be read, or has changed
+            since it ran.
+    """
 
     operation: str
     function: str | None
     file: str | None
     line: int | None
+    source: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +136,8 @@ class Culprit:
                 data[name] = [row._asdict() for row in getattr(self, name)]
         if self.reference is not None:
             data["reference"] = self.reference._asdict()
+            source = [row._asdict() for row in data["reference"].pop("source")]
+            data["reference"] |= {"source": source} if source else {}
         if self.constants:
             data["constants"] = {
                 side: {name: _constant(value) for name, value in self.constants[side].items()}
@@ -145,8 +157,8 @@ class Culprit:
                 for row in arguments.get("modules", ())
             ),
         }
-        called = _rows(CalledAt, [arguments["reference"]] if arguments.get("reference") else ())
-        return cls(**arguments | rows | {"reference": next(iter(called), None)})
+        called = arguments.get("reference")
+        return cls(**arguments | rows | {"reference": _called_at(called) if called else None})
 
 
 def source_place(file: str | None, line: int | None) -> str:
@@ -156,6 +168,11 @@ def source_place(file: str | None, line: int | None) -> str:
 
 def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
     return tuple(form(*(row[name] for name in form._fields)) for row in rows)
+
+
+def _called_at(row: Mapping[str, Any]) -> CalledAt:
+    source = _rows(SourceLine, row.get("source", ()))
+    return CalledAt(row["operation"], row["function"], row["file"], row["line"], source)
 
 
 def _number(value: Any) -> float | None:

@@ -28,6 +28,8 @@ DEFAULT_FIGURES: dict[str, Any] = {
     "then": None,
     "baseline": None,
     "rollout": None,
+    "recorded": None,
+    "hunk": None,
 }
 """What a verdict without a figure has, in the order of report.json, which leaves out None.
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from pytest_precision import _lazy
 from pytest_precision.errors import expected_but_got
+
+__getattr__, __dir__ = _lazy.exports(__name__, {}, open_to_others=True)  # its own are modules
 
 
 def expect_release(package: str, *tested: str) -> None:

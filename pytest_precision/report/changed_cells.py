@@ -44,10 +44,14 @@ class ChangedCells:
     @classmethod
     def of(cls, old: Report, new: Report) -> ChangedCells:
         """Compare two reports; return tests that newly or still fail, are fixed, gone or slower."""
-        before = {_key(cell): cell for cell in old.cells}
-        after = {_key(cell): cell for cell in new.cells}
-        known_failures = tuple(cell for cell in new.failing if _alike(cell, before.get(_key(cell))))
-        fixed = tuple(c for c in old.failing if _key(c) in after and after[_key(c)].passing)
+        before = {identity_of(cell): cell for cell in old.cells}
+        after = {identity_of(cell): cell for cell in new.cells}
+        known_failures = tuple(
+            cell for cell in new.failing if _alike(cell, before.get(identity_of(cell)))
+        )
+        fixed = tuple(
+            c for c in old.failing if identity_of(c) in after and after[identity_of(c)].passing
+        )
         return cls(
             new=tuple(cell for cell in new.failing if cell not in known_failures),
             known_failures=known_failures,
@@ -55,7 +59,8 @@ class ChangedCells:
             gone=tuple(
                 cell
                 for cell in old.failing
-                if cell not in fixed and not (_key(cell) in after and after[_key(cell)].failing)
+                if cell not in fixed
+                and not (identity_of(cell) in after and after[identity_of(cell)].failing)
             ),
             slower=tuple(_slower(before, new.cells)),
             cells=len(new.cells),
@@ -112,7 +117,7 @@ class ChangedCells:
                 yield title + preformatted(lines)
 
 
-def _key(cell: CellResult) -> tuple[str, str]:
+def identity_of(cell: CellResult) -> tuple[str, str]:
     """Return what identifies a test in both reports: node id and axis values."""
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
@@ -127,7 +132,7 @@ def _slower(
 ) -> list[tuple[CellResult, float]]:
     slower_cells = []
     for cell in cells:
-        then = before.get(_key(cell))
+        then = before.get(identity_of(cell))
         if then is None or not (then.passing and cell.passing):
             continue
         longer = cell.seconds - then.seconds

@@ -43,6 +43,7 @@ class JsonFile:
         clock: returns the time in seconds.
         option: the option that names the folder, for messages.
         force: see `Destination`.
+        passed: seconds that what it reports has taken before.
 
     Attributes:
         path: path of the file.
@@ -61,6 +62,7 @@ class JsonFile:
         clock: Callable[[], float] = time.monotonic,
         option: str = "--precision-report",
         force: bool | None = None,
+        passed: float = 0.0,
     ) -> None:
         self._destination = report_in(folder, force)
         self.path = self._destination.path
@@ -71,7 +73,8 @@ class JsonFile:
         self._ranks: dict[str, Mapping[str, str]] = {}
         self._cells: dict[Hashable, bytes] = {}
         self._clock = clock
-        self._due = self._started = clock()
+        self._due = clock()
+        self._started = self._due - passed
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
         try:

@@ -56,11 +56,14 @@ class Reason:
 
     @property
     def place(self) -> tuple[str, int]:
-        """File and line (from 1) of the failure's cause if in the project, else of the test."""
+        """File and line (from 1) of the cause if in the project, else of the test or script."""
         culprit = self.culprit
         if culprit is not None and culprit.file and culprit.line and not culprit.outside:
             return culprit.file, culprit.line
         first = self.cells[0]
+        recorded = self.check.entry.get("recorded")
+        if recorded and "::" not in first.test:  # a comparison on the command line is in no file
+            return recorded["candidate"]["script"], 1
         return first.test.partition("::")[0], first.line + 1
 
     @property

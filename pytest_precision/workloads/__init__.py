@@ -27,4 +27,5 @@ __getattr__, __dir__ = _lazy.exports(
         "mixture": ("Moe as moe",),
         "perceptron": ("Mlp as mlp",),
     },
+    open_to_others=True,
 )

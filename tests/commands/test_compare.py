@@ -206,7 +206,10 @@ def test_the_report_has_the_verdict(
     record("b", script=other)
     main(["compare", "b", "a", "--report", "out"])
     report = read_report(in_folder / "out" / "report.json")
-    assert "1 of 1 cell failed" in (in_folder / "out" / "report.html").read_text()
+    page = (in_folder / "out" / "report.html").read_text()
+    assert "1 of 1 cell failed" in page
+    assert report["seconds"] > 0
+    assert "candidate: other.py 0.01 9 · " in page
     [cell] = report["cells"]
     assert (report["finished"], cell["outcome"], cell["candidate"]) == (True, "fail", "b")
     assert (cell["divergence"]["step"], cell["divergence"]["kind"]) == (3, "hyper")

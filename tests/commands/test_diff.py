@@ -55,8 +55,13 @@ def test_a_commit_with_other_numbers_is_told(
     repository: Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The module that the script imports is the commit's; nothing is left of it."""
-    assert main(["diff", "HEAD~1", "--", "src/train.py"]) == 1
+    folder = repository.root.parent / "report"
+    assert main(["diff", "HEAD~1", "--report", str(folder), "--", "src/train.py"]) == 1
     out, err = capfd.readouterr()
+    (cell,) = json.loads((folder / "report.json").read_text())["cells"]
+    assert "\n-    return loss * 1.0\n+    return loss * 0.5" in cell["hunk"]
+    (line,) = [line for line in cell["culprit"]["reference"]["source"] if line["number"] == 2]
+    assert line["text"] == "    return loss * 1.0"
     assert out.startswith("src/train.py: this side against HEAD~1 (")
     assert "loss differs at step 1 after forward_backward" in out
     assert "first wrong value: aten.mul.Tensor at src/scaling.py:2: the reference multiplied" in out

@@ -28,7 +28,7 @@ else:
 
 REPORT_COMMANDS = [
     ("report", name)
-    for name in ("merge", "html", "summary", "annotations", "sarif", "counts", "compare")
+    for name in ("merge", "html", "summary", "annotations", "sarif", "history", "counts", "compare")
 ]
 
 

@@ -89,3 +89,13 @@ def test_an_install_that_needs_a_release_is_found() -> None:
     note = "# As long as there is no release, write a commit\n"
     assert len(needs_a_release(install + sound + use + extra + note)) == 2
     assert not needs_a_release(note + install + sound + use + extra)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/your-own-loop.md"])
+def test_the_first_install_is_right_before_and_after_a_release(page: str) -> None:
+    """It takes the repository that `pyproject.toml` names, which has the package either way."""
+    source = re.search(r'^Source = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert source is not None
+    installs = re.findall(r"pip install git\+([\w:/.-]+[\w])", (ROOT / page).read_text())
+    assert installs
+    assert {*installs} == {source[1]}

@@ -58,7 +58,9 @@ def culprit(
         "module": "blocks.0",
         "rank": 1,
         "constants": {"candidate": {"other": 100.0}, "reference": {"other": 0.3}},
-        "reference": CalledAt("aten.mul.Tensor", "train", "train.py", 69),
+        "reference": CalledAt(
+            "aten.mul.Tensor", "train", "train.py", 69, (SourceLine(69, "    clip(model, 0.3)"),)
+        ),
         "source": (SourceLine(68, "    loss.backward()"), SourceLine(69, "    clip(model, 100)")),
         "following": (
             Following(

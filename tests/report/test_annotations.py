@@ -25,6 +25,13 @@ def test_at_the_line_of_the_culprit():
     assert text == f"why%0A{culprit().text}%0Atest_moe.py::test_experts[]"
 
 
+def test_a_comparison_of_recordings_is_at_its_script():
+    """Its name on the command line is no file, and a service would refuse it."""
+    own = {"axes": {}, "reason": "why", "recorded": {"candidate": {"script": "src/train.py"}}}
+    (found,) = workflow_commands(report(cell("fail", {}, test="a2 against a", entry=own)))
+    assert found.startswith("::error file=src/train.py,line=1,title=a2 against a::")
+
+
 def test_at_most_ten():
     """The last one counts the others."""
     found = workflow_commands(report(*(failing(n, f"reason {n}") for n in range(25))))

@@ -5,8 +5,10 @@ Where that line is no error, but another kernel, a further run says where its er
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -211,9 +213,30 @@ def recorded_lines(
             ]
             if whole:
                 return Named(None, _to_record(whole, ranks))
-        return _named_operation(logs, finding, root.absolute(), bound, logs_with=lambda **_: logs)
+        named = _named_operation(logs, finding, root.absolute(), bound, logs_with=lambda **_: logs)
+        return named if _is_as_it_was(theirs, sides[1]) else _without_their_source(named)
     except Exception as error:  # a log may be a stranger's
         return Named(None, f"No line is named: {type(error).__name__}: {error}")
+
+
+def _is_as_it_was(logs: Sequence[OperationLog], side: Recording) -> bool:
+    """Return whether no file of the user's that a recording names has changed since.
+
+    What is quoted of it would be another line.
+    """
+    assert side.manifest is not None
+    began = datetime.fromisoformat(side.manifest.date).timestamp() + 1  # it is cut to seconds
+    lines = [operation.line for log in logs for operation in log.operations]
+    files = {line.file for line in lines if line is not None and line.is_users}
+    return all(os.stat(file).st_mtime <= began for file in files if os.path.isfile(file))
+
+
+def _without_their_source(named: Named) -> Named:
+    culprit = named.culprit
+    if culprit is None or culprit.reference is None:
+        return named
+    called = culprit.reference._replace(source=())
+    return named._replace(culprit=replace(culprit, reference=called))
 
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:

@@ -59,6 +59,15 @@
     show();
   };
 
+  // A command is copied with a click; in a frame, where that may be forbidden, it is selected.
+  for (const code of navigator.clipboard ? all("pre.repeat > code") : []) {
+    const button = document.createElement("button");
+    button.textContent = "Copy";
+    button.onclick = () => navigator.clipboard.writeText(code.textContent).then(
+      () => { button.textContent = "Copied"; }, () => getSelection().selectAllChildren(code));
+    code.after(button);
+  }
+
   document.getElementById("find").hidden = false;
   field.addEventListener("input", show);
   for (const group of groups)

@@ -26,7 +26,7 @@ from pytest_precision.report.page.failures import Failures
 from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
 from pytest_precision.report.page.plots import plots
-from pytest_precision.report.page.run_facts import read_environment, run_facts
+from pytest_precision.report.page.run_facts import read_environment, run_facts, side_facts
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.report_files import PAGE_NAME, page_in
@@ -93,7 +93,7 @@ def render(report: Report, since: Report | None = None) -> str:
     return _template().render(
         report=report,
         headline=_headline(cells, failing),
-        run_facts=run_facts(report.environment),
+        run_facts=[*side_facts(cells), *run_facts(report.environment)],
         counts={name: counts[name] for name in STATUSES if counts[name]},
         in_part=IN_PART,
         seconds=duration(report.seconds),

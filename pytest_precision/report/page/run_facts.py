@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from pytest_precision.report.cell_result import CellResult
 
 COMMIT_CHARACTERS = 12
 """Characters of a commit that are shown; report.json has all."""
@@ -18,6 +21,22 @@ def run_facts(environment: Mapping[str, Any]) -> list[str]:
         dates.setdefault(_checkout(run), str(run["date"]))
     lines = [" · ".join(filter(None, (_date(date), checkout))) for checkout, date in dates.items()]
     return [*lines, " · ".join(filter(None, (_torch(environment), _device(environment))))]
+
+
+def side_facts(cells: Iterable[CellResult]) -> list[str]:
+    """Return a line on each of two recordings that were compared; none of other reports."""
+    if len(comparisons := [check for cell in cells for check in cell.checks]) != 1:
+        return []
+    recorded = comparisons[0].entry.get("recorded", {})
+    return [f"{side}: {_recorded(facts)}" for side, facts in recorded.items()]
+
+
+def _recorded(facts: Mapping[str, Any]) -> str:
+    revision = facts["revision"].removesuffix("-dirty")
+    commit = f"commit {revision[:COMMIT_CHARACTERS]}" if revision else ""
+    changed = ", with uncommitted changes" if revision != facts["revision"] else ""
+    words = shlex.join([facts["script"], *facts["arguments"]])
+    return " · ".join(filter(None, (words, commit + changed, _date(facts["date"]))))
 
 
 def _checkout(run: Mapping[str, Any]) -> str:

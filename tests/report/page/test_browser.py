@@ -116,6 +116,26 @@ def test_accessibility(browser, page, scheme):
     assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]] == []
 
 
+def test_one_comparison(browser, make):
+    """The headings of a page without a matrix follow each other; its command can be copied."""
+    recorded = {"script": "train.py", "arguments": ["--lr", "1"], "revision": "ab" * 20}
+    sides = {
+        side: recorded | {"date": "2026-01-02T03:04:05"} for side in ("candidate", "reference")
+    }
+    changes = {"recorded": sides, "hunk": "@@ -1 +1 @@\n-a\n+b", "axes": {}}
+    page = make(entry("fail", nodeid="a against b", **changes))
+    context = browser.new_context(bypass_csp=True)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    tab.evaluate(AXE.read_text())
+    assert [v["id"] for v in tab.evaluate("axe.run()")["violations"]] == []
+    assert tab.get_by_text("reference: train.py --lr 1 · commit abababababab · 2026").is_visible()
+    tab.get_by_role("button", name="Copy").first.click()
+    tab.get_by_role("button", name="Copied").wait_for()
+    assert tab.evaluate("navigator.clipboard.readText()") == "pytest x"
+
+
 def test_dark(browser, page):
     """The page follows the reader's theme."""
     colour = "getComputedStyle(document.body).backgroundColor"

@@ -29,9 +29,20 @@ def cells(table):
 
 def test_its_source(make):
     """The lines around it with their numbers, and the one to blame is marked."""
-    (source,) = block(make).all("pre")
+    source, theirs = block(make).all("pre")
     assert source.text == "  68      loss.backward()\n> 69      clip(model, 100)\n"
     assert [mark.text for mark in source.all("mark")] == ["> 69      clip(model, 100)"]
+    assert theirs.text == "> 69      clip(model, 0.3)\n"
+    labels = [label.text for label in block(make).all("p") if "train.py, " in label.text]
+    assert labels == ["candidate: train.py, train", "reference: train.py, train"]
+
+
+def test_what_git_says_of_it(make):
+    """Of two revisions: what was added and what was taken away is told apart."""
+    page = parse(make(entry("fail", hunk="@@ -5 +5 @@\n-    loss * 1.0\n+    loss * 0.5")))
+    (hunk,) = page.all("pre", **{"class": "hunk"})
+    assert [line.text for line in hunk.all("del")] == ["-    loss * 1.0"]
+    assert [line.text for line in hunk.all("ins")] == ["+    loss * 0.5"]
 
 
 def test_what_it_did(make):
@@ -119,7 +130,7 @@ def test_hostile_source_is_inert(make, tmp_path):
         )
     )
     page = parse(path)
-    (source,) = page.all("pre", **{"class": "source"})
+    source, _ = page.all("pre", **{"class": "source"})
     lines = source.text.splitlines()
     assert lines[0].endswith("\\u202e\\x1b[31m{{7*7}}")
     assert lines[1].endswith("\ufffd\ufffd\\x00")
@@ -134,5 +145,5 @@ def test_hostile_source_is_inert(make, tmp_path):
 def test_lines_have_the_width_of_the_largest_number(make):
     """So that the code stays in one column."""
     source = (SourceLine(99, "a"), SourceLine(100, "b"))
-    (found,) = block(make, source=source, line=100).all("pre")
+    found, _ = block(make, source=source, line=100).all("pre")
     assert found.text == "   99  a\n> 100  b\n"

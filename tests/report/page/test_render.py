@@ -246,7 +246,7 @@ def test_nothing_but_its_own_style_and_script_is_allowed(make):
 
 
 def test_script_is_short():
-    """It filters and searches, and nothing else."""
+    """It filters, searches and copies, and nothing else."""
     from pytest_precision.report.page.render import PAGE_FOLDER
 
     assert (PAGE_FOLDER / "filter.js").stat().st_size < 4096

@@ -212,7 +212,8 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
         return None
     operation = kind.reference.operation
     at = line_fields(operation.line, root)
-    return CalledAt(operation.name, at.get("function"), at.get("file"), at.get("line"))
+    place = at.get("function"), at.get("file"), at.get("line")
+    return CalledAt(operation.name, *place, at.get("source", ()))
 
 
 def called_place(operation: LoggedOperation, root: Path) -> str:
