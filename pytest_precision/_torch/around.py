@@ -87,6 +87,23 @@ def after_applies(call: Callable[[type, Any, str, int], None]) -> Iterator[None]
         torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
+@contextmanager
+def after_permutations(call: Callable[[Tensor, Any], None]) -> Iterator[None]:
+    """Call `call(order, owner)` after each `torch.randperm` during the block.
+
+    The owner is the object whose method has called it, or None. What is compiled is traced.
+    """
+
+    def permuted(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        order = original(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            call(order, sys._getframe(2).f_locals.get("self"))
+        return order
+
+    with around_calls(torch, "randperm", permuted):
+        yield
+
+
 def _called(function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _Result:
     """Return what a function returns: the one function that the compiler is told to leave alone.
 

@@ -86,3 +86,8 @@ def counted_batches(module: nn.Module) -> Tensor | None:
     It is asked of each module that is called; what lists buffers takes ten times as long.
     """
     return module._buffers.get("num_batches_tracked")
+
+
+def has_own_step_hooks(optimizer: Any) -> bool:
+    """Return whether hooks of an optimizer's own run after its step, and may change weights."""
+    return bool(getattr(optimizer, "_optimizer_step_post_hooks", None))

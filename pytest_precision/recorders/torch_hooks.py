@@ -20,7 +20,12 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import DistributedSampler
 
-from pytest_precision._torch.around import after_applies, around_calls, untraced
+from pytest_precision._torch.around import (
+    after_applies,
+    after_permutations,
+    around_calls,
+    untraced,
+)
 from pytest_precision._torch.training import function_that_scales, place_of
 from pytest_precision.ranks.state.accelerator import capturing
 
@@ -63,6 +68,9 @@ class LoopEvents:
     def permutes(self, sampler: DistributedSampler[Any], *_: Any) -> None:
         """Do nothing here; called before a sampler permutes the rows that ranks share."""
 
+    def permuted(self, order: Tensor, owner: Any) -> None:
+        """Do nothing here; called after `torch.randperm`, with the object whose method calls it."""
+
     def forgets_casts(self) -> None:
         """Do nothing here; called after autocast has forgotten the casts that it kept."""
 
@@ -99,6 +107,7 @@ def opened(*listeners: LoopEvents) -> Iterator[None]:
         stack.enter_context(register_module_forward_pre_hook(hooks.forward))
         stack.enter_context(register_optimizer_step_pre_hook(untraced(hooks.before_step)))
         stack.enter_context(register_optimizer_step_post_hook(untraced(hooks.after_step)))
+        stack.enter_context(after_permutations(partial(hooks.tell, "permuted")))
         stack.enter_context(after_applies(untraced(partial(hooks.tell, "applied"))))
         for replacement in _wrapped(hooks):
             stack.enter_context(_replaced(*replacement))

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.slow
 LOOP = Path(__file__).with_name("loop.py")
 RANKED = LOOP.with_name("ranked_loop.py")
 
+CASTS = LOOP.parents[2] / "fixtures" / "scripts" / "casts_kept.py"
+
 LOGGED = ("--lines", "--values", "0-3")
 
 
@@ -144,3 +146,19 @@ def test_a_damaged_log_is_a_damaged_recording(
     with pytest.raises(SystemExit, match="2"):
         main(["compare", str(damaged), str(damaged)])
     assert "damaged" in capsys.readouterr().err
+
+
+def test_a_line_of_another_folder_is_one_of_here_if_it_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of another commit: what a step reads again is known by the line that reads it."""
+    folders = []
+    for form in ("wrong", "--right"):
+        folder = tmp_path / form
+        folder.mkdir()
+        file = shutil.copy(CASTS, folder / "train.py")
+        words = ["record", "--out", str(folder / "out"), "--steps", "3", *LOGGED, "--", file, form]
+        assert main([*map(str, words)]) == 0
+        folders.append(folder / "out")
+    words = "is stale where aten.addmm.default at train.py:"
+    assert words in compared(folders[0], folders[1], capsys)

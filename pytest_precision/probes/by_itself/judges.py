@@ -17,10 +17,13 @@ JUDGES: tuple[str, ...] = (
     "drawn_alike:DrawnAlike",
     "drawn_in_backward:DrawnInBackward",
     "permuted_apart:PermutedApart",
+    "skipped_gradients:SkippedGradients",
     "stale_casts:StaleCasts",
     "thrown_away:ThrownAway",
+    "unreached:Unreached",
     "unread_gradients:IdleOptimizers",
     "unread_gradients:UnreadGradients",
+    "update_sizes:UpdateSizes",
 )
 """Each judgement by its module here and its class."""
 

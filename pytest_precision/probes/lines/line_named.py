@@ -23,6 +23,7 @@ from pytest_precision.probes.lines.explain.found import SHOW_OPTIONS, Unnamed, c
 from pytest_precision.probes.lines.explain.growth import growth_of
 from pytest_precision.probes.lines.explain.left_alone import out_of_groups, written_by_reference
 from pytest_precision.probes.lines.explain.pieces import hold_other_pieces
+from pytest_precision.probes.lines.explain.same_files import as_in_candidate
 from pytest_precision.probes.lines.explain.unnamed import unnamed
 from pytest_precision.probes.lines.operation_files import path_of, read_operations
 from pytest_precision.probes.lines.operations import OperationLog
@@ -205,7 +206,7 @@ def recorded_lines(
             [read_operations(side.trace.folder, rank, side.trace.files) for rank in _ranks(side)]
             for side in sides
         )
-        logs = (ours, theirs)
+        logs = (ours, as_in_candidate(ours, theirs))
         ranks = max(side.cell.world_size for side in sides)
         if hold_other_pieces(*logs):
             whole = [

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 from pytest_precision import Cell, script
 from pytest_precision.recorders.scripts.script_recorder import Record
@@ -182,6 +182,180 @@ def updates_masters() -> None:
         model.zero_grad()
 
 
+# --- what an optimizer skips, what reaches no loss ----------------------------------------------
+
+
+class Matrices(torch.optim.SGD):
+    """Updates what has two dimensions, or is `all`."""
+
+    def __init__(self, parameters: Any, *, all: bool) -> None:
+        super().__init__(parameters, lr=1e-2)
+        self.all = all
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and (self.all or parameter.ndim == 2):
+                parameter.data.add_(parameter.grad, alpha=-1e-2)
+
+
+@noted
+def updates_matrices_alone() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    train(model, Matrices(model.parameters(), all=False))
+
+
+@right
+def updates_by_its_data() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    train(model, Matrices(model.parameters(), all=True))
+
+
+@right
+def warms_up_from_zero() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    train(model, torch.optim.SGD(groups, lr=1e-2))
+
+
+class TwoHeads(nn.Module):
+    """Returns one head's result; adds the other's, by a factor, unless it drops it."""
+
+    def __init__(self, factor: float | None, *, detached: bool = False) -> None:
+        super().__init__()
+        self.inner, self.out, self.further = nn.Linear(5, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+        self.factor, self.detached = factor, detached
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        with torch.set_grad_enabled(not self.detached):
+            further = self.further(hidden)
+        return self.out(hidden) + (0 if self.factor is None else self.factor * further)
+
+
+@noted
+def drops_a_head() -> None:
+    train(TwoHeads(None))
+
+
+@right
+def turns_a_head_off() -> None:
+    train(TwoHeads(0.0))
+
+
+@right
+def looks_at_a_head() -> None:
+    train(TwoHeads(None, detached=True))
+
+
+@right
+def trains_two_models_in_turn() -> None:
+    first, second = nn.Linear(5, 5), nn.Linear(5, 3)
+    optimizers = [torch.optim.AdamW(part.parameters(), lr=1e-2) for part in (first, second)]
+    for number, batch in enumerate(data()):
+        for part in (first, second):
+            part.zero_grad()
+        hidden = first(batch)
+        second(hidden.detach() if number % 2 else hidden).square().mean().backward()
+        optimizers[number % 2].step()
+
+
+# --- how far an update moves --------------------------------------------------------------------
+
+
+class AdamW8bit(torch.optim.AdamW):
+    """Adam whose second moment is rounded to steps of a share of the largest."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for state in self.state.values():
+            second = state["exp_avg_sq"]
+            step = second.max() / 255
+            second.copy_((second / step).round() * step)
+
+
+@wrong
+def rounds_second_moments_to_zero() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = AdamW8bit(model.parameters(), lr=1e-2)
+    for number, batch in enumerate(data()):
+        scale = torch.ones(6, 5)
+        scale[:, 0] = 1e-3 if number else 1e-2
+        model(batch * scale).square().mean().backward()
+        optimizer.step()
+        model.zero_grad()
+
+
+@wrong
+def clips_to_nothing_before_muon() -> None:
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    optimizer = torch.optim.Muon(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-13)
+        optimizer.step()
+        model.zero_grad()
+
+
+@right
+def clips_before_muon() -> None:
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    optimizer = torch.optim.Muon(model.parameters(), lr=1e-2)
+    for batch in data():
+        model(batch).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+        model.zero_grad()
+
+
+class DecaysTwice(torch.optim.AdamW):
+    """Decays the weights before Adam decays them, by a share that is no rate's."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            parameter.mul_(1 - 1e-2)
+        super().step()
+
+
+class DecaysTwiceAdamW(DecaysTwice):
+    """The same under a name that says its rule."""
+
+
+DecaysTwiceAdamW.__name__ = "AdamW"
+
+
+def rows_without_gradient(kind: type[torch.optim.AdamW]) -> None:
+    tokens, out = nn.Embedding(32, 8), nn.Linear(8, 3)
+    model = nn.Sequential(tokens, out)
+    optimizer = kind(model.parameters(), lr=1e-2, weight_decay=0.1)
+    while True:
+        model(torch.arange(6)).square().mean().backward()
+        optimizer.step()
+        model.zero_grad()
+
+
+@wrong
+def decays_by_more_than_its_rate() -> None:
+    rows_without_gradient(DecaysTwiceAdamW)
+
+
+@right
+def decays_rows_without_gradient() -> None:
+    rows_without_gradient(torch.optim.AdamW)
+
+
+@right
+def has_a_small_epsilon_and_a_spike() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1)
+    for number, batch in enumerate(data()):
+        model(batch * 1000 ** (number % 2)).square().mean().backward()
+        optimizer.step()
+        model.zero_grad()
+
+
 # --- draws in backward --------------------------------------------------------------------------
 
 
@@ -309,8 +483,26 @@ OF_TWO_RANKS: dict[str, str] = {
     "rows_drawn_by_all": "",
     "shares_of_two_permutations": "ranks take their shares of different permutations",
     "shares_of_one_permutation": "",
+    "own_sampler_by_rank": "ranks take their shares of different permutations",
+    "own_sampler_of_all": "",
+    "own_rows_of_each_rank": "",
 }
 """A loop of two ranks, and what is said of it."""
+
+
+class OwnSampler(Sampler[int]):
+    """Gives each rank its share of a permutation, as an own class does that torch knows not."""
+
+    def __init__(self, rows: Tensor, rank: int, seed: int, *, shares: bool) -> None:
+        self.rows, self.rank, self.seed, self.shares = rows, rank, seed, shares
+        self.num_replicas, self.num_samples = 2, len(rows) // 2
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed)
+        if not self.shares:
+            order = torch.randperm(self.num_samples, generator=generator)
+            return iter((order * 2 + self.rank).tolist())
+        return iter(torch.randperm(len(self.rows), generator=generator).tolist()[self.rank :: 2])
 
 
 @script
@@ -322,7 +514,10 @@ def two_ranks(cell: Cell, record: Record, name: str) -> None:
     torch.manual_seed(rank if name == "masks_apart" else 0)
     rows = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
     seed = rank if name == "shares_of_two_permutations" else 0
-    sampler = DistributedSampler(rows, 2, rank, seed=seed)  # type: ignore[arg-type]
+    sampler: Sampler[Any] = DistributedSampler(rows, 2, rank, seed=seed)  # type: ignore[arg-type]
+    if name.startswith("own"):
+        seed = 0 if name == "own_sampler_of_all" else rank
+        sampler = OwnSampler(rows, rank, seed, shares="sampler" in name)
     wrapped = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with record():

@@ -22,6 +22,11 @@ WORDS = {
     "leaves_the_first_layer_out": "0.weight, as 1 more, has a gradient that no optimizer reads",
     "casts_once_for_all_steps": "0.weight was read at step 2 as it was cast before an update",
     "throws_a_loss_away": "nothing uses the result of CarriesLoss at alone_loops.py:",
+    "updates_matrices_alone": "0.bias, as 1 more, has a gradient that its optimizer never uses",
+    "drops_a_head": "further.weight, as 1 more, is used in each step and has no gradient",
+    "rounds_second_moments_to_zero": "0.weight moved at step 3 by more than 50 times what Adam",
+    "clips_to_nothing_before_muon": "0.weight moved at step 1 by less than a hundredth of what",
+    "decays_by_more_than_its_rate": "0.weight moved at step 1 by more than its weight decay",
     "draws_its_masks_again": "the backward of step 1 drew random numbers",
 }
 """A loop, and what is said of it."""
@@ -83,7 +88,7 @@ def test_ranks_are_held_against_each_other(parity_shared: ParityIn, name: str) -
     both = (alone_loops.two_ranks, alone_loops.two_other_ranks)
     parity = parity_shared(Cell(sequence="train2", world_size=2))
     sides = [partial(of, name=name) for of in both]
-    if name == "shares_of_two_permutations":
+    if "permutations" in alone_loops.OF_TWO_RANKS[name]:
         words = failed(parity, *sides).headline
     else:
         words = " ".join(parity.check(*sides).notes)

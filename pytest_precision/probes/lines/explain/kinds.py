@@ -107,6 +107,8 @@ def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     counterpart = most_alike(wrong.call, lookup)
     tensor_words = f"a {value.dtype} tensor of shape {[*value.shape]}"
     words = f"it reads {tensor_words}, given from outside, which the reference does not have"
+    if wrong.call.operation.backward:
+        words += "; no operation has written it: it may be memory that was never filled"
     return ErrorKind("data", words, counterpart)
 
 

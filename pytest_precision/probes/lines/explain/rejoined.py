@@ -16,6 +16,8 @@ from pytest_precision.probes.lines.explain.calls import (
 )
 from pytest_precision.probes.lines.explain.counterparts import unlike_constants
 from pytest_precision.probes.lines.explain.following import Wrong
+from pytest_precision.probes.lines.explain.worded import lines_around
+from pytest_precision.probes.lines.operations import CodeLine
 
 
 def before_rejoined(
@@ -37,8 +39,10 @@ def before_rejoined(
         maker = last_maker(
             first.calls, first.call.number, lambda v, meant=value: is_place(v, meant)
         )
-        lines = {other.line for other in lookup.makers.get(value.digest, ())}
-        if maker is None or is_common(value) or maker.line in lines:
+        if maker is None or is_common(value):
+            continue
+        others = lookup.makers.get(value.digest, ())
+        if any(_is_same_code(maker, other) for other in others):
             continue
         hidden = [o for o in wrong if o.call.line == maker.line and o.call.number < maker.number]
         if hidden:
@@ -47,8 +51,22 @@ def before_rejoined(
 
 
 def _runs_alike(call: SingleCall, lookup: ReferenceLookup) -> bool:
-    """Return whether the reference runs the operation at the same line with the same constants."""
+    """Return whether the reference runs the operation in the same code with the same constants."""
     return any(
-        (other.base, other.line) == (call.base, call.line) and not unlike_constants(call, other)
+        other.base == call.base and not unlike_constants(call, other) and _is_same_code(call, other)
         for other in lookup.calls
     )
+
+
+def _is_same_code(call: SingleCall, other: SingleCall) -> bool:
+    """Return whether two operations are called at one line, or at lines of the same text.
+
+    The reference may be another commit, whose files lie elsewhere.
+    """
+    texts = [_text(each.line) for each in (call, other)]
+    return call.line == other.line or (bool(texts[0]) and texts[0] == texts[1])
+
+
+def _text(line: CodeLine | None) -> str:
+    around = () if line is None else lines_around(line.file, line.line)
+    return next((row.text.strip() for row in around if line and row.number == line.line), "")

@@ -1,0 +1,110 @@
+"""Find parameters that an optimizer leaves alone, though they have a gradient and a rate.
+
+An optimizer of one's own may take matrices alone, or those with a name. What it leaves as it is has
+neither another value nor state after several updates, while others of its group have moved. An
+optimizer may pass a parameter over on purpose, so that this is a note.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pytest_precision._torch.dispatch import version
+from pytest_precision.engine.groups import group_members, state_of
+from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
+
+WATCHED_UPDATES = 3
+"""Updates of an optimizer that are looked at, all of which must leave the parameter alone."""
+
+ELEMENTS = 64
+"""Elements by which a parameter is told to have moved that is written through its data."""
+
+
+class LeftParameter(NamedTuple):
+    """A parameter before an update.
+
+    Attributes:
+        group: tells its group from others.
+        parameter: it.
+        version: how often it was written in place.
+        values: some of its elements.
+    """
+
+    group: int
+    parameter: Tensor
+    version: int
+    values: Tensor
+
+
+class SkippedGradients(RunJudge):
+    """Notes parameters with a gradient that the updates of their optimizer never touch."""
+
+    rule: ClassVar[str] = "skipped_gradient"
+    kind: ClassVar[str] = "grad"
+    fails: ClassVar[bool] = False
+
+    def __init__(self, run: JudgedRun) -> None:
+        super().__init__(run)
+        self._updates: Counter[Optimizer] = Counter()
+        # By id, with the tensor, whose id no other one gets; False once it has moved.
+        self._alone: dict[int, tuple[Tensor, bool]] = {}
+        self._moved: set[int] = set()
+        self._before: dict[Optimizer, list[LeftParameter]] = {}
+        self._depth: Counter[Optimizer] = Counter()
+
+    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Remember the parameters of each group that has a rate, as they are before the update."""
+        self._depth[optimizer] += 1
+        if self._depth[optimizer] > 1:
+            return  # a class whose step calls that of the class that it extends
+        self._updates[optimizer] += 1
+        before = self._before[optimizer] = []
+        if closure or self._updates[optimizer] > WATCHED_UPDATES:
+            return
+        for group, parameters in group_members(optimizer):
+            for parameter in parameters if _has_rate(group) else ():
+                if parameter.grad is not None and _is_plain(parameter):
+                    row = id(group["params"]), parameter, version(parameter), _some(parameter)
+                    before.append(LeftParameter(*row))
+
+    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+        """Tell the parameters that the update has touched from those that it has not."""
+        self._depth[optimizer] -= 1
+        before = [] if self._depth[optimizer] else self._before.pop(optimizer, [])
+        for group, parameter, number, values in before:
+            touched = version(parameter) != number or bool(state_of(optimizer, parameter))
+            if touched or not torch.equal(values, _some(parameter)):
+                self._moved.add(group)
+                self._alone[id(parameter)] = parameter, False
+            elif bool(parameter.grad is not None and parameter.grad.any()):
+                self._alone.setdefault(id(parameter), (parameter, True))
+
+    def over(self) -> None:
+        """Note the parameters that were left alone, if updates have moved others."""
+        enough = [count for count in self._updates.values() if count >= WATCHED_UPDATES]
+        alone = [parameter for parameter, is_alone in self._alone.values() if is_alone]
+        if alone and self._moved and enough:
+            self.find(
+                "{name} has a gradient that its optimizer never uses: no update touches it",
+                alone[0],
+                len(alone) - 1,
+            )
+
+
+def _has_rate(group: dict[str, Any]) -> bool:
+    rate = group.get("lr")
+    return rate is None or bool(rate)
+
+
+def _is_plain(parameter: Tensor) -> bool:
+    kind = type(parameter)
+    return kind in (Tensor, torch.nn.Parameter) and parameter.layout == torch.strided
+
+
+def _some(parameter: Tensor) -> Tensor:
+    return parameter.detach().reshape(-1)[:ELEMENTS].clone()
