@@ -160,13 +160,13 @@ def prefixed(first: int) -> Logits:
     return score
 
 
-def merged(call: Caller, sequences: Sequence[Tensor]) -> list[Tensor]:
+def by_merged_weights(call: Caller, sequences: Sequence[Tensor]) -> list[Tensor]:
     """Score each sequence by the weights with their adapters added to them, as an engine may hold.
 
     Raises:
         ValueError: the model has no adapters, or none that can be merged.
     """
-    layers = [layer for layer in call.model.modules() if hasattr(layer, "base_layer")]
+    layers: list[Any] = [each for each in call.model.modules() if hasattr(each, "base_layer")]
     layers = [layer for layer in layers if callable(getattr(layer, "merge", None))]
     if not layers:
         got = f"{type(call.model).__name__}, of which no layer has `base_layer` and `merge()`"
@@ -199,7 +199,7 @@ FIXED: dict[str, Logits] = {
     "left": padded("left"),
     "packed": packed,
     "cu_seqlens": by_lengths,
-    "merged": merged,
+    "merged": by_merged_weights,
 }
 """The ways without a number."""
 
