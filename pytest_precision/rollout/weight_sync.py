@@ -138,11 +138,13 @@ class _Comparison:
         memory = {t.data_ptr() for n, t in tensors.items() if n in used and isinstance(t, Tensor)}
         for name, tensor in tensors.items():
             tied = isinstance(tensor, Tensor) and tensor.data_ptr() in memory
-            if name not in used and name not in self._theirs.optional and not tied:
+            left = self._criteria.of_tensor(WEIGHT_KIND, name).criterion.left_out or tied
+            if name not in used and name not in self._theirs.optional and not left:
                 words = f"never delivered: the candidate holds no {WEIGHT_NAME}"
                 yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), True, words)
         for name in self._ours.tensors:
-            if name not in targets and name not in self._ours.optional:
+            left = self._criteria.of_tensor(WEIGHT_KIND, name).criterion.left_out
+            if name not in targets and name not in self._ours.optional and not left:
                 words = f"{WEIGHT_NAME} of the candidate is made of no weight of the reference"
                 yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), False, words)
 
