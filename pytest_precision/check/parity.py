@@ -5,14 +5,13 @@ What compares is imported where it is called: a session that compares nothing ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision.check import preconditions
-from pytest_precision.check.checked_test import CheckedTest
+from pytest_precision.check.scored_test import ScoredTest
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.errors import (
@@ -26,12 +25,12 @@ from pytest_precision.matrix.cell import Cell, axes_of
 from pytest_precision.matrix.contract import Contract
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.verdict import Ruling, Verdict
+from pytest_precision.parity.verdict import Verdict
 
 __tracebackhide__ = is_bad_input
 
 
-class Parity(CheckedTest):
+class Parity(ScoredTest):
     """The fixture `parity`: runs the candidate and the reference of a test and compares them."""
 
     def __repr__(self) -> str:
@@ -159,101 +158,6 @@ class Parity(CheckedTest):
         rule = partial(repeated, further, side, terms, self.make_recordings)
         return self._verdict(side, str(side.layout), words, self._ruled(refused, rule))
 
-    def score(
-        self,
-        candidate: Any,
-        reference: Any,
-        *,
-        sequences: Any,
-        ways: Sequence[str] = (),
-        criterion: Criterion | Mapping[str, Criterion] | None = None,
-        cast: Any = None,
-        names: Any = None,
-        history: Mapping[int, Mapping[str, Any]] | None = None,
-    ) -> Verdict:
-        """Ask whether two sides hold the same weights, and score each token alike.
-
-        Both run in this process. The page "Trainer and rollout" has all of this with examples.
-
-        Args:
-            candidate: the engine: a model, a function of the sequences that returns the
-                log-probabilities of each, or a `pytest_precision.rollout.Scorer`, which has both.
-            reference: the trainer.
-            sequences: ids of each sequence, as lists or tensors.
-            ways: in which the candidate's model is called, such as `["left", "decode"]`; unless
-                given, the cell's own axis `way`, or the candidate's.
-            criterion: see `check`; of the kinds `logprob` and `weight`. `noise()` measures honest
-                ways of the reference's model.
-            cast: what the engine does to a weight: a dtype or a format by its name, a function
-                `(name, tensor)`, or one of these for each pattern of names.
-            names: how the engine's tensors are made of the trainer's: a recipe's name, a dict, or
-                a function of the engine's name.
-            history: step to the weights that the trainer held then, see `rollout.weight_snapshot`.
-
-        Returns:
-            The verdict, if it is `pass`.
-
-        Raises:
-            ParityError: with any other verdict.
-            TypeError: a side is no model, function or Scorer, or the sequences are no ids.
-            ValueError: there is no such way, cast or recipe, or the model lacks what a way needs.
-        """
-        __tracebackhide__ = True
-        score = resolve_name("pytest_precision.rollout.score_check:score_check")
-        declared = resolve_name("pytest_precision.rollout.expected_weights:SyncTerms")
-        terms = Terms.of(criterion)
-        if not ways and "way" in dict(self.cell.extra):
-            ways = [self.cell.way]
-        way_in = declared(cast, names, history or {})
-        ruled = score(candidate, reference, sequences, ways, terms.criteria, way_in)
-        return self._verdict_of(candidate, reference, str(terms.criteria), *ruled)
-
-    def invariant(
-        self, function: Callable[..., Any], *, inputs: Any, over: str = "batch"
-    ) -> Verdict:
-        """Ask whether each row of a result has the same bytes, whatever batch it is computed in.
-
-        Args:
-            function: a kernel, a module or any other callable; its first results have a row for
-                each row of the inputs. Bind what has no rows with `functools.partial`.
-            inputs: a tensor, or several, with the rows in dimension 0.
-            over: `batch`, the only one.
-
-        Returns:
-            The verdict, if it is `pass`.
-
-        Raises:
-            ParityError: with any other verdict.
-            TypeError, ValueError: the inputs are no tensors with rows, or `over` is another word.
-        """
-        __tracebackhide__ = True
-        rule = resolve_name("pytest_precision.rollout.batch_invariance:batch_invariant")
-        ruled = rule(function, inputs, over)
-        return self._verdict_of(function, "each row in a batch of its own", "bitwise", *ruled)
-
-    def _verdict_of(
-        self,
-        candidate: object,
-        reference: object,
-        criterion: str,
-        ruling: Ruling,
-        figures: dict[str, Any],
-    ) -> Verdict:
-        """Return the stored verdict of a check that ran in this process; raise if not passed."""
-        __tracebackhide__ = True
-        return self._stored_verdict(
-            Verdict(
-                nodeid=self.nodeid,
-                axes=axes_of(self.cell),
-                candidate=_name_of(candidate),
-                reference=_name_of(reference),
-                workload="",
-                criterion=criterion,
-                ruling=ruling,
-                figures=figures,
-            )
-        )
-
     def compare(
         self,
         candidate: str | Path,
@@ -300,11 +204,3 @@ def _expect_name(argument: str, name: str, expected: str) -> None:
     if not name.strip():
         advice = "a variable in its place may not be set"
         raise ValueError(expected_but_got(expected, named(argument, name), advice))
-
-
-def _name_of(side: object) -> str:
-    """Return a name of a side for a report: that of a function, of a class, or a text itself."""
-    if isinstance(side, str):
-        return side
-    name = getattr(side, "__qualname__", "")
-    return str(name or type(side).__qualname__)

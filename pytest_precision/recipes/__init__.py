@@ -1,8 +1,9 @@
-"""Recipes: how to record frameworks whose optimizers keep flat partitions of parameters.
+"""Recipes: how to record frameworks that keep flat partitions of parameters, and ask engines.
 
-Each module has a `locate` for `record(locate=...)`, and `on_cpu` where the framework needs help
-there. A recipe reads what a framework keeps to itself, which holds for the releases that it was
-tested with. No framework is imported here; import the module of yours.
+Each module of a trainer has a `locate` for `record(locate=...)`, and `on_cpu` where the framework
+needs help there; each of an inference engine makes a side of `parity.score`. A recipe reads what a
+framework keeps to itself, which holds for the releases that it was tested with. No framework is
+imported here; import the module of yours.
 """
 
 from __future__ import annotations

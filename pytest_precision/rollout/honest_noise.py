@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import torch
@@ -65,17 +65,14 @@ def honest_noise(
         expected = "a reference with a model, of which noise() measures honest ways"
         raise ValueError(expected_but_got(expected, "a function that scores", advice))
     honest = Scorer(model=side.model, around=side.around)
-    largest: dict[str, float] = {}
     alone = honest.scores(sequences).logprobs
-    if cast is not None:
+    if cast is None:
+        largest = _measured(honest, sequences, alone, criterion.runs)
+    else:
         with cast_weights(side.model, cast):
             alone_cast = honest.scores(sequences).logprobs
-            for way in _ways(criterion.runs - 1):
-                _measure(largest, honest, sequences, alone_cast, way)
+            largest = _measured(honest, sequences, alone_cast, criterion.runs - 1)
         largest["cast"] = apart(alone_cast, alone)
-    else:
-        for way in _ways(criterion.runs):
-            _measure(largest, honest, sequences, alone, way)
     if len(largest) < FEWEST_WAYS:
         expected = "a model that can be called in two ways at least, for noise()"
         raise ValueError(expected_but_got(expected, type(side.model).__name__, "use close()"))
@@ -95,21 +92,18 @@ def recorded_noise(measured: Mapping[str, float], criterion: Noise) -> HonestNoi
     return HonestNoise(dict(measured), criterion.safety)
 
 
-def _ways(number: int) -> tuple[str, ...]:
-    return HONEST[: max(FEWEST_WAYS, number)]
-
-
-def _measure(
-    largest: dict[str, float],
-    side: Scorer,
-    sequences: Sequence[Tensor],
-    alone: dict[int, Tensor],
-    way: str,
-) -> None:
-    try:
-        largest[way] = apart(side.by(way).scores(sequences).logprobs, alone)
-    except ValueError:  # the model has not the options that the way needs
-        return
+def _measured(
+    side: Scorer, sequences: Sequence[Tensor], alone: dict[int, Tensor], number: int
+) -> dict[str, float]:
+    """Return how far the first ways in which a model can be called are from `alone`."""
+    largest: dict[str, float] = {}
+    for way in HONEST:
+        if len(largest) == max(FEWEST_WAYS, number):
+            break
+        # The model may lack the options that a way needs, or adapters.
+        with suppress(ValueError):
+            largest[way] = apart(side.by(way).scores(sequences).logprobs, alone)
+    return largest
 
 
 def apart(candidate: dict[int, Tensor], reference: dict[int, Tensor]) -> float:

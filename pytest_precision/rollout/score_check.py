@@ -53,6 +53,9 @@ def ids_of(sequences: Any) -> list[Tensor]:
         ValueError: there are none, or one has no second token, of which something is scored.
         TypeError: they are no ids.
     """
+    if sequences is None:
+        got = named("sequences", sequences)
+        raise TypeError(expected_but_got("sequences of ids", got, "give lists of ids"))
     rows = [torch.as_tensor(row).detach().cpu() for row in sequences]
     for number, row in enumerate(rows):
         if row.is_floating_point() or row.ndim != 1:

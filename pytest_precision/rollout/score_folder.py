@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch.distributed as dist
+
 from pytest_precision._progress import advance
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation
@@ -76,7 +78,7 @@ def calls_recorded(
         RecordingError: there was no call.
         FileExistsError: the folder has a recording.
     """
-    if int(os.environ.get("RANK") or 0):
+    if dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK") or 0):
         yield ScoreRecorder(None)
         return
     folder.mkdir(parents=True, exist_ok=True)

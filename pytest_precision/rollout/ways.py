@@ -160,6 +160,31 @@ def prefixed(first: int) -> Logits:
     return score
 
 
+def by_merged_weights(call: Caller, sequences: Sequence[Tensor]) -> list[Tensor]:
+    """Score each sequence by the weights with their adapters added to them, as an engine may hold.
+
+    Raises:
+        ValueError: the model has no adapters, or none that can be merged.
+    """
+    layers: list[Any] = [each for each in call.model.modules() if hasattr(each, "base_layer")]
+    layers = [layer for layer in layers if callable(getattr(layer, "merge", None))]
+    if not layers:
+        got = f"{type(call.model).__name__}, of which no layer has `base_layer` and `merge()`"
+        raise ValueError(expected_but_got("a model with adapters for the way merged", got))
+    before = [[p.detach().clone() for p in layer.base_layer.parameters()] for layer in layers]
+    try:
+        for layer in layers:
+            layer.merge()
+        return each_alone(call, sequences)
+    finally:
+        # What is added to a rounded weight and taken away again does not give it back.
+        for layer, tensors in zip(layers, before, strict=True):
+            layer.unmerge()
+            with torch.no_grad():
+                for parameter, tensor in zip(layer.base_layer.parameters(), tensors, strict=True):
+                    parameter.copy_(tensor)
+
+
 def _decode(number: int) -> Logits:
     return chunked(number, 1)
 
@@ -174,6 +199,7 @@ FIXED: dict[str, Logits] = {
     "left": padded("left"),
     "packed": packed,
     "cu_seqlens": by_lengths,
+    "merged": by_merged_weights,
 }
 """The ways without a number."""
 
@@ -184,7 +210,7 @@ NUMBERED: dict[str, tuple[Callable[[int], Logits], int]] = {
 }
 """The ways whose names may end with a number of tokens, with the number unless they do."""
 
-HONEST = ("batch", "left", "packed", "decode", "chunk", "prefix")
+HONEST = ("merged", "batch", "left", "packed", "decode", "chunk", "prefix")
 """Ways that a model computes the same by, in the order in which `noise` takes them."""
 
 

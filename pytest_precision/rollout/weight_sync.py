@@ -138,13 +138,18 @@ class _Comparison:
         memory = {t.data_ptr() for n, t in tensors.items() if n in used and isinstance(t, Tensor)}
         for name, tensor in tensors.items():
             tied = isinstance(tensor, Tensor) and tensor.data_ptr() in memory
-            if name not in used and name not in self._theirs.optional and not tied:
+            if name not in used and not tied and self._is_needed(name, self._theirs):
                 words = f"never delivered: the candidate holds no {WEIGHT_NAME}"
                 yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), True, words)
         for name in self._ours.tensors:
-            if name not in targets and name not in self._ours.optional:
+            if name not in targets and self._is_needed(name, self._ours):
                 words = f"{WEIGHT_NAME} of the candidate is made of no weight of the reference"
                 yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), False, words)
+
+    def _is_needed(self, name: str, table: WeightTable) -> bool:
+        """Return whether a tensor of one side must be on the other side, too."""
+        rule = self._criteria.of_tensor(WEIGHT_KIND, name)
+        return name not in table.optional and not rule.criterion.left_out
 
 
 def sync_of(

@@ -1,4 +1,4 @@
-"""Twenty honest differences between a trainer and an engine, none of which is a defect."""
+"""Honest differences between a trainer and an engine, none of which is a defect."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ def merged_adapter() -> Honest:
 def adapter_as_factors() -> Honest:
     trainer = with_adapters(tiny(FP32))
     return Honest(Scorer(model=copy.deepcopy(trainer), way="decode"), trainer)
+
+
+def merged_while_it_scores(dtype: torch.dtype) -> Honest:
+    trainer = with_adapters(tiny(dtype))
+    return Honest(Scorer(model=copy.deepcopy(trainer), way="merged"), trainer)
 
 
 def fused_queries() -> Honest:
@@ -120,6 +125,8 @@ HONEST: tuple[Callable[[], Honest], ...] = (
     under_autocast,
     merged_adapter,
     adapter_as_factors,
+    partial(merged_while_it_scores, FP32),
+    partial(merged_while_it_scores, BF16),
     fused_queries,
     shown_by_digests,
     tied_head,

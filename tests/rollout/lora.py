@@ -15,6 +15,7 @@ class LoraLinear(nn.Module):
         self.lora_A, self.lora_B = nn.ModuleDict(), nn.ModuleDict()
         self.scaling: dict[str, float] = {}
         self.active_adapters = [names[0]]
+        self.merged = False
         generator = torch.Generator().manual_seed(2)
         for name in names:
             down = nn.Linear(base_layer.in_features, 4, bias=False)
@@ -29,9 +30,21 @@ class LoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         result = self.base_layer(x)
-        for name in self.active_adapters:
+        for name in () if self.merged else self.active_adapters:
             result = result + self.lora_B[name](self.lora_A[name](x)) * self.scaling[name]
         return result
+
+    def merge(self) -> None:
+        """Add the active adapters to the weight."""
+        for name in self.active_adapters:
+            self.base_layer.weight.data += self.delta(name)
+        self.merged = True
+
+    def unmerge(self) -> None:
+        """Take the active adapters from the weight, which leaves what rounding has made of it."""
+        for name in self.active_adapters:
+            self.base_layer.weight.data -= self.delta(name)
+        self.merged = False
 
     def delta(self, name: str = "default", scaling: float | None = None) -> Tensor:
         """Return what an adapter adds to the weight."""

@@ -12,7 +12,7 @@ from tiny_decoder import VOCABULARY, TinyDecoder, sequences, tiny
 from pytest_precision import Parity, close, noise, unchecked
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.rollout import Scorer
+from pytest_precision.rollout import Scorer, weight_snapshot
 from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.score_check import score_check
 
@@ -45,6 +45,17 @@ def test_scores_without_weights_are_vacuous() -> None:
     accepted = {"weight": unchecked(reason="the engine shows none")}
     ruling = ruled(scores_of(copy.deepcopy(model)), model, accepted)
     assert (ruling.outcome, ruling.in_part) == ("pass", True)
+
+
+def test_a_weight_that_is_left_out_need_not_be_there() -> None:
+    """An engine may keep some of its weights to itself, of which the test says why."""
+    model = tiny()
+    shown = weight_snapshot(model)
+    del shown["norm.weight"]
+    side = Scorer(model=copy.deepcopy(model), weights=shown)
+    assert "never delivered: the candidate holds no norm" in ruled(side, model).reason
+    left = {"weight:norm.weight": unchecked(reason="the engine folds it")}
+    assert ruled(side, model, left).outcome == "pass"
 
 
 def test_a_bound_that_a_wrong_weight_satisfies_is_vacuous() -> None:
