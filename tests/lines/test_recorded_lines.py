@@ -160,5 +160,5 @@ def test_a_line_of_another_folder_is_one_of_here_if_it_is_the_same(
         words = ["record", "--out", str(folder / "out"), "--steps", "3", *LOGGED, "--", file, form]
         assert main([*map(str, words)]) == 0
         folders.append(folder / "out")
-    words = "is stale where aten.addmm.default at train.py:"
-    assert words in compared(folders[0], folders[1], capsys)
+    stale = "is stale where aten.addmm.default at train.py:"
+    assert stale in compared(folders[0], folders[1], capsys)

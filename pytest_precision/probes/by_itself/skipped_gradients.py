@@ -8,6 +8,7 @@ optimizer may pass a parameter over on purpose, so that this is a note.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -96,7 +97,7 @@ class SkippedGradients(RunJudge):
             )
 
 
-def _has_rate(group: dict[str, Any]) -> bool:
+def _has_rate(group: Mapping[str, Any]) -> bool:
     rate = group.get("lr")
     return rate is None or bool(rate)
 

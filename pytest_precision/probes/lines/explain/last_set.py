@@ -49,7 +49,7 @@ def last_set(
 ) -> LastSet | None:
     """Return the last assignment of the value that differs before the update that reads it.
 
-    None where the sides do not show which value that is.
+    None where both sides set it at one place, where it is told, or do not show which value it is.
 
     Args:
         telling: an assignment that shows that the option is set otherwise.
@@ -57,7 +57,7 @@ def last_set(
         digests: of the candidate's and the reference's value.
     """
     ours, theirs = map(_number, digests)
-    if telling.when or telling.mine is None or ours is None or theirs is None:
+    if telling.when or telling.theirs is not None or ours is None or theirs is None:
         return None
     for log in candidate:
         updates = [place for place, s in enumerate(log.settings) if s.option == UPDATES]

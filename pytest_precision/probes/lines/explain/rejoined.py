@@ -6,6 +6,7 @@ A loss that is summed otherwise may pass through a number that the reference has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pytest_precision.probes.lines.explain.calls import (
     ReferenceLookup,
@@ -36,9 +37,7 @@ def before_rejoined(
     if first.unlike or not _runs_alike(first.call, lookup):
         return chosen
     for value in first.call.read:
-        maker = last_maker(
-            first.calls, first.call.number, lambda v, meant=value: is_place(v, meant)
-        )
+        maker = last_maker(first.calls, first.call.number, partial(is_place, value))
         if maker is None or is_common(value):
             continue
         others = lookup.makers.get(value.digest, ())

@@ -51,9 +51,9 @@ def _with_lines(log: OperationLog, same: SameLine) -> OperationLog:
 
 def _files(logs: Sequence[OperationLog]) -> Iterator[str]:
     for log in logs:
-        for row in (*log.operations, *log.settings):
-            if row.line is not None and row.line.is_users:
-                yield row.line.file
+        for line in (*(row.line for row in log.operations), *(row.line for row in log.settings)):
+            if line is not None and line.is_users:
+                yield line.file
 
 
 def _counterpart(file: str, others: set[str]) -> str:
