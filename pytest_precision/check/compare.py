@@ -21,6 +21,7 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.engine.kinds import SCORED_KINDS
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
+from pytest_precision.matrix.tensor_key import from_any_module
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
@@ -222,9 +223,7 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
     names = _names(candidate, WEIGHT_KINDS) if patterns else {}
     for pattern in patterns:
         # A pattern may begin with the names of wrappers, which recordings leave out.
-        words = pattern.split(".")
-        shorter = [".".join(words[start:]) for start in range(len(words))]
-        if not any(fnmatchcase(*pair) for pair in product(names, shorter)):
+        if not any(fnmatchcase(*pair) for pair in product(names, from_any_module(pattern))):
             parameters = [*_names(candidate, ("lr",))][:SHOWN_NAMES]  # of all, always there
             raise RecordingError(
                 expected_but_got(

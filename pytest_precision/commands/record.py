@@ -71,12 +71,6 @@ def add_to(commands: Any) -> None:
     )
     _add_part_options(parser)
     parser.add_argument(
-        "--forward",
-        action="store_true",
-        help="record the forwards without gradients in place of train steps, each as a step: of a "
-        "script that scores or generates, whether or not it trains",
-    )
-    parser.add_argument(
         "--digest",
         choices=DIGESTS,
         default=DIGESTS[0],
@@ -90,7 +84,13 @@ def add_to(commands: Any) -> None:
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that record only parts of a big run: --only and --every."""
+    """Add the options that record other parts of a run: --forward, --only and --every."""
+    parser.add_argument(
+        "--forward",
+        action="store_true",
+        help="record the forwards without gradients in place of train steps, each as a step: of a "
+        "script that scores or generates, whether or not it trains",
+    )
     parser.add_argument(
         "--only",
         metavar="PATTERN",

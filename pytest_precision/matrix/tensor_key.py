@@ -165,6 +165,18 @@ def is_master(kind: str) -> bool:
     return "master" in kind and not kind.endswith("_scale")
 
 
+def in_module(name: str) -> tuple[str, str]:
+    """Split `blocks.0.up.weight` into the module's path and the tensor's name in it."""
+    path, _, leaf = name.rpartition(".")
+    return path, leaf
+
+
+def from_any_module(name: str) -> list[str]:
+    """Return a name, and what is left of it without one or more of its first modules."""
+    words = name.split(".")
+    return [".".join(words[start:]) for start in range(len(words))]
+
+
 def unwrapped(name: str) -> str:
     """Return a tensor's name without wrapper modules, such as `_orig_mod`, in it.
 

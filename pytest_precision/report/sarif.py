@@ -71,7 +71,7 @@ RULES = {
 }
 """Status of a cell that fails to its rule."""
 
-UNFINISHED = SarifRule(
+UNFINISHED_RULE = SarifRule(
     "matrix-unfinished",
     "The session ended before all planned cells ran.",
     "Run the matrix again: what is not here has not been checked.",
@@ -103,7 +103,7 @@ def reasons(report: Report) -> list[SarifResult]:
     if not report.finished:
         text = f"not finished: {report.ran}"
         first = report.cells[0].test.partition("::")[0] if report.cells else JSON_NAME
-        sarif_results.append(SarifResult(UNFINISHED, "error", text, (first, 1), ()))
+        sarif_results.append(SarifResult(UNFINISHED_RULE, "error", text, (first, 1), ()))
     return sarif_results
 
 

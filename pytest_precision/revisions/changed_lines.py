@@ -11,10 +11,10 @@ from pytest_precision.revisions.installation import Installation
 
 _HEAD = re.compile(r"@@ -\S+ \+(?P<first>\d+)(?:,(?P<lines>\d+))? @@")
 
-MOST_LINES = 60
+MOST_HUNK_LINES = 60
 """Lines of a hunk that are shown: a new file is a hunk, too."""
 
-SECONDS = 10.0
+DIFF_SECONDS = 10.0
 """Time that git has to compare one file."""
 
 
@@ -35,11 +35,11 @@ def hunk_of(
         return ""
     words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--")
     try:
-        text = git(repository, *words, str(file.relative_to(repository)), seconds=SECONDS)
+        text = git(repository, *words, str(file.relative_to(repository)), seconds=DIFF_SECONDS)
     except RevisionError:
         return ""
     for hunk in re.split(r"^(?=@@ )", text, flags=re.MULTILINE)[1:]:
         head = _HEAD.match(hunk)
         if head and 0 <= line - int(head["first"]) < int(head["lines"] or 1):
-            return "\n".join(hunk.splitlines()[:MOST_LINES])
+            return "\n".join(hunk.splitlines()[:MOST_HUNK_LINES])
     return ""

@@ -13,6 +13,7 @@ from itertools import product
 
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.matrix.tensor_key import in_module
 
 SHOWN_NAMES = 5
 """Names of tensors in a message."""
@@ -108,7 +109,7 @@ class RecordedPart:
         return not self._only or any(self._matches(name, pattern) for pattern in self._only)
 
     def _matches(self, name: str, pattern: str) -> bool:
-        path, _, leaf = name.rpartition(".")
+        path, leaf = in_module(name)
         spelled = [f"{spelling}.{leaf}" for spelling in self._spellings.get(path, ())]
         patterns = pattern, f"{pattern} after microbatch*"
         return any(fnmatchcase(*pair) for pair in product([name, *spelled], patterns))

@@ -29,7 +29,7 @@ from pytest_precision.recorders.watching.rank_link import RankLink
 from pytest_precision.recorders.watching.replicas import Digests, Replicas
 from pytest_precision.recorders.watching.root_calls import RootCall, RootListener
 from pytest_precision.recorders.watching.teams import (
-    STATE,
+    OPTIMIZER_STATE,
     ReplicaDigest,
     Split,
     Team,
@@ -151,7 +151,9 @@ class ReplicaWatch(LoopEvents, RootListener):
         teams, splits = teams_at_start(starts)
         self._keep_teams(teams, splits)
         if self._link.rank == 0:
-            named = [of_owner for owner, of_owner in self._teams.items() if STATE not in owner]
+            named = [
+                of_owner for owner, of_owner in self._teams.items() if OPTIMIZER_STATE not in owner
+            ]
             words = f"{sum(map(bool, named))} of {len(named)} tensors and options of {ranks} ranks"
             print(f"pytest_precision: watching {words}", file=sys.stderr, flush=True)
         self._answer(splits)

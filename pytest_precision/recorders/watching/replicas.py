@@ -16,7 +16,7 @@ from pytest_precision.engine.observation import Chunk, tensors_in
 from pytest_precision.engine.readable import stored
 from pytest_precision.ranks.state.accelerator import generator_states
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
-from pytest_precision.recorders.watching.teams import STATE, ReplicaDigest, ReplicaStart
+from pytest_precision.recorders.watching.teams import OPTIMIZER_STATE, ReplicaDigest, ReplicaStart
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.lin8 import partial_digests
 from pytest_precision.trace.lin8_sums import DigestedPart
@@ -110,7 +110,7 @@ class Replicas:
             self._add_options(digests, optimizer)
             for _, name, owner, tensor in self._updated(optimizer):
                 for path, leaf in tensors_in(optimizer.state.get(tensor)):
-                    digests.add(path.lstrip("."), name, owner + STATE, leaf)
+                    digests.add(path.lstrip("."), name, owner + OPTIMIZER_STATE, leaf)
         for weight in self._weights(optimizers):
             digests.add(*weight)
         self._add_further(digests)

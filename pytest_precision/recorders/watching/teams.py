@@ -23,7 +23,7 @@ Team = tuple[int, ...]
 
 RankDigests = Sequence["ReplicaDigest"]
 
-STATE = " in an optimizer"
+OPTIMIZER_STATE = " in an optimizer"
 """Ends the owner of state that an optimizer has of a weight, which some ranks may lack."""
 
 
@@ -110,7 +110,7 @@ def teams_at_start(
     }
     parts = _parts_of_model(sound.values())
     teams = {owner: _teams_of(holders, parts) for owner, holders in sound.items()}
-    states = {owner + STATE: of_owner for owner, of_owner in teams.items()}
+    states = {owner + OPTIMIZER_STATE: of_owner for owner, of_owner in teams.items()}
     return teams | states, in_causal_order(splits)
 
 
@@ -143,7 +143,7 @@ def of_holders(
         holders[owner].update(by_rank)
     return {
         owner: [tuple(rank for rank in team if rank in holders[owner]) for team in of_owner]
-        if owner.endswith(STATE)
+        if owner.endswith(OPTIMIZER_STATE)
         else of_owner
         for owner, of_owner in teams.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_precision.matrix.tensor_key import in_module
 from pytest_precision.probes.lines.explain.calls import ReferenceLookup, SingleCall
 from pytest_precision.probes.lines.explain.kind_words import element_text
 from pytest_precision.probes.lines.operations import OperationLog, Value
@@ -59,7 +60,7 @@ def _parameters(call: SingleCall, lookup: ReferenceLookup) -> set[str]:
         holding.name
         for holding, held_shapes in lookup.shapes.items()
         if holding.kind == "param" and shapes & held_shapes
-        if holding.name.rpartition(".")[0] == call.operation.module
+        if in_module(holding.name)[0] == call.operation.module
     }
 
 
