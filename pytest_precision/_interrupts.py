@@ -85,7 +85,7 @@ class AroundImport(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's import spec with a loader that opens the context; None for others."""
+        """Return the import spec of the awaited module, loaded in a context; None for others."""
         if name != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -74,7 +74,11 @@ def each_alone(call: Caller, sequences: Sequence[Tensor]) -> list[Tensor]:
 
 
 def padded(side: str) -> Logits:
-    """Return the way of one batch whose rows are padded at one side, `right` or `left`."""
+    """Return a function that scores all sequences in one batch, padded at one side.
+
+    Args:
+        side: `right` or `left`.
+    """
 
     def score(call: Caller, sequences: Sequence[Tensor]) -> list[Tensor]:
         if len({*map(len, sequences)}) > 1 and side == "left":

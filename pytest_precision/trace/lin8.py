@@ -90,7 +90,7 @@ def partial_digests(parts: Sequence[DigestedPart]) -> list[str]:
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of a tensor in row-major order, flat, as int8 in the memory it lies in."""
+    """Return the bytes of a tensor in row-major order, flat, as int8, on the tensor's device."""
     plain = memory_on_cpu(tensor.detach()) if is_on_cpu(tensor) else tensor.detach()
     plain = plain.resolve_conj().resolve_neg()
     if plain.element_size() == 1:  # before it is copied: packed dtypes have few operators

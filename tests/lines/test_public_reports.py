@@ -51,6 +51,8 @@ def test_a_report_has_its_step_and_its_line(
     assert culprit is not None, verdict.details
     (line,) = [row.text for row in culprit.source if row.number == culprit.line]
     assert report.line in line, culprit.text
+    if report.name == "rate_by_microbatch":
+        assert "; this line sets it 2 times before one update" in culprit.text
 
 
 @pytest.mark.parametrize("restart", marked(RESTARTS))

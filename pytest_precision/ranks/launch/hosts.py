@@ -116,7 +116,7 @@ class Hosts:
                 host.control.send(Goodbye(status))
 
     def _missing_ranks(self) -> list[int]:
-        """Greet the processes that have come; return the ranks of those that have not."""
+        """Connect to the processes that have come; return the ranks of those that have not."""
         for rank in range(1, self.launch.world_size):
             address = None if rank in self._hosts else self._hosts_rendezvous.find(rank)
             if address is not None:

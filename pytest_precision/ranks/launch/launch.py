@@ -21,7 +21,7 @@ SLURM = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"
 SLURMS_OWN_STEPS = 0xFFFFFFF0
 """Step ids from here on are reserved (slurm/slurm.h): interactive, batch and extern steps."""
 
-_OF_A_LAUNCHER = re.compile(
+_LAUNCHER_VARIABLE = re.compile(
     r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|(GROUP|ROLE)_(RANK|WORLD_SIZE|NAME)"
     r"|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|STEPID|STEP_.*)"
 )
@@ -115,7 +115,7 @@ def variables_of_torchrun(
 
 def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables without those that torchrun or srun sets."""
-    return {name: v for name, v in environment.items() if not _OF_A_LAUNCHER.fullmatch(name)}
+    return {name: v for name, v in environment.items() if not _LAUNCHER_VARIABLE.fullmatch(name)}
 
 
 def first_host(nodes: str) -> str:

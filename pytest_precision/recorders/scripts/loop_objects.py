@@ -44,11 +44,11 @@ class Updates:
         self._places: dict[int, tuple[str, Tensor]] = {}
 
     def add(self, optimizer: Optimizer, *, goes_on: bool) -> int:
-        """Register the parameters in an optimizer's groups, which it is about to update.
+        """Note which parameters an optimizer is about to update, so that they have names.
 
         Args:
-            optimizer: it.
-            goes_on: whether it is the same step's, which it has updated other parameters in.
+            optimizer: whose step begins.
+            goes_on: whether it has updated other parameters in the same train step before.
 
         Returns:
             The number of its updates before this one in this step.

@@ -163,7 +163,7 @@ class LoopReader(LoopObjects):
             yield f"extra state of {name}", attributes.extra_state([(name, module)])
 
     def flags(self) -> Iterator[Observation]:
-        """Yield training modes, and module settings and `requires_grad` changed since the start."""
+        """Yield training modes, and those settings and `requires_grad` that have changed by now."""
         for root, prefix in self.names.roots.items():
             yield from modes(self.names.modules(root), prefix, self.since.settings)
         yield from thawed(trained(self.names.parameters()), self.since.trained)

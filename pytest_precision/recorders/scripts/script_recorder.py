@@ -291,12 +291,12 @@ def finished(
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
     """Yield (kind, reason) for the tensors of a loop that could not be observed or named."""
-    kinds = steps.buffer.seen
-    if ON_DEMAND not in kinds:
+    observed_kinds = steps.buffer.seen
+    if ON_DEMAND not in observed_kinds:
         yield ON_DEMAND, way.shows_grad
-    if "used_param" not in kinds:
+    if "used_param" not in observed_kinds:
         yield "used_param", "no module was called while gradients were on, unless in compiled code"
-    if "loss" not in kinds:
+    if "loss" not in observed_kinds:
         yield "loss", "Tensor.backward was not called"
     for module, why in steps.buffer.unread.items():
         yield f"used_param in {module}", why

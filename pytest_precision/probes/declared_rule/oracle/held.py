@@ -26,7 +26,7 @@ from pytest_precision.recorders.weights import Weight
 
 
 def parts(engine: Engine, weight: Weight, tensor: Tensor) -> list[Tensor]:
-    """Split `tensor`, perhaps fused or flat, into this rank's flattened shards of model tensors."""
+    """Split an engine's stored tensor into this rank's flattened shards of the model's weights."""
     shards = (part for _, part in engine.logical(weight.name, tensor))
     return [(p.to_local() if isinstance(p, DTensor) else p).reshape(-1) for p in shards]
 

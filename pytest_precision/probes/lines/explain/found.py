@@ -134,7 +134,7 @@ def _suspicion(
     lines = _lines_of(reference, root)
     settings = [*set_otherwise(candidate, reference)]
     if telling := _shown(settings, (candidate, reference), kind, name):
-        return _set_by(last_set(telling, candidate, digests) or telling, root)
+        return _set_by(last_set(telling, candidate, reference, digests) or telling, root)
     if operation not in OPTIONS_ACT_IN:
         settings = []
     lookup = ReferenceLookup(reference)
@@ -289,7 +289,7 @@ def _shows(kind: str, name: str, option: str) -> bool:
 
 
 def _order(wrong: Wrong) -> tuple[bool, int, bool, int, int]:
-    """Return a sort key: operations that lead to the tensor that differs first come first.
+    """Return a sort key, by which operations that the first difference comes from are in front.
 
     Among them the order is that of the calls, with a collective after what it spreads.
     """

@@ -18,11 +18,13 @@ class LastSet(NamedTuple):
         setting: the assignment.
         instead: what the reference has, as text.
         restore: the last line that loads a checkpoint, if any.
+        times: how often the line sets it before one update, where that is too often; else 0.
     """
 
     setting: Setting
     instead: str
     restore: Setting | None
+    times: int = 0
 
     @property
     def line(self) -> CodeLine | None:
@@ -38,6 +40,8 @@ class LastSet(NamedTuple):
     def words(self) -> str:
         """Return words on the values of both sides, and on the last line that loads."""
         words = f"set to {self.setting.value}, in the reference it is {self.instead}"
+        if self.times:
+            words += f"; this line sets it {self.times} times before one update"
         if self.restore is None or self.restore.line is None:
             return words
         at = short(self.restore.line)
@@ -45,7 +49,10 @@ class LastSet(NamedTuple):
 
 
 def last_set(
-    telling: SetOtherwise, candidate: Sequence[OperationLog], digests: tuple[str, str]
+    telling: SetOtherwise,
+    candidate: Sequence[OperationLog],
+    reference: Sequence[OperationLog],
+    digests: tuple[str, str],
 ) -> LastSet | None:
     """Return the last assignment of the value that differs before the update that reads it.
 
@@ -54,6 +61,7 @@ def last_set(
     Args:
         telling: an assignment that shows that the option is set otherwise.
         candidate: the logs of its ranks.
+        reference: the logs of the reference's ranks.
         digests: of the candidate's and the reference's value.
     """
     ours, theirs = map(_number, digests)
@@ -64,8 +72,38 @@ def last_set(
         before = log.settings[: updates[-1]] if updates else log.settings
         same = [s for s in before if s.name == telling.name and s.value == repr(ours)]
         if same:
-            return LastSet(same[-1], repr(theirs), next(reversed(log.restores), None))
+            restore = next(reversed(log.restores), None)
+            times = 0 if restore else _times(same[-1], log, reference[0])
+            return LastSet(same[-1], repr(theirs), restore, times)
     return None
+
+
+def _times(setting: Setting, log: OperationLog, other: OperationLog) -> int:
+    """Return how often a line sets an option before one update; 0 where it is not too often.
+
+    That is more than once, where the reference sets the option less often at all of its lines.
+    """
+    by_line = _times_by_update(log, setting.name, setting.line)
+    ours, theirs = (_times_by_update(each, setting.name) for each in (log, other))
+    return next(
+        (
+            times
+            for times, all_times, their_times in zip(by_line, ours, theirs, strict=False)
+            if times > 1 and all_times > their_times
+        ),
+        0,
+    )
+
+
+def _times_by_update(log: OperationLog, name: str, line: CodeLine | None = None) -> list[int]:
+    """Return how often an option is set before each update, by one line if given, or by any."""
+    times = [0]
+    for setting in log.settings:
+        if setting.option == UPDATES:
+            times.append(0)
+        elif setting.name == name and line in (None, setting.line):
+            times[-1] += 1
+    return times[:-1]
 
 
 def _number(digest: str) -> float | None:

@@ -34,7 +34,7 @@ class Region(NamedTuple):
 
 
 class WrongMemory:
-    """The parts of a rank's tensor storages with values that the reference does not compute."""
+    """The parts of a rank's memory that hold wrong values: such as the reference never computes."""
 
     def __init__(self) -> None:
         self._regions: dict[int, list[Region]] = defaultdict(list)
