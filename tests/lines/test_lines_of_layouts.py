@@ -74,6 +74,15 @@ def expect_marked(verdict: Verdict, engine: type[Engine], kind: str) -> Culprit:
     return found
 
 
+def test_what_ends_in_a_right_value_is_not_named(parity_here: ParityIn) -> None:
+    """A norm of an earlier step has other operations and the reference's bits."""
+    engine = wrong_engines.ReadsOldWeights
+    found = verdict(parity_here(Cell(sequence="train3")), of(engine))
+    assert found.divergence is not None
+    assert (found.divergence.kind, found.divergence.step) == ("loss", 3)
+    expect_marked(found, engine, "inputs")
+
+
 def test_a_second_line_that_is_independent_is_named_too(parity_here: ParityIn) -> None:
     """What follows from the first one is not, though it is as wrong."""
     scaling = of(wrong_engines.ScalesTwo)

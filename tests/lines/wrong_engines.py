@@ -160,6 +160,29 @@ class KeepsOldWeights(Engine):
             first.copy_(kept)  # wrong
 
 
+class ReadsOldWeights(Engine):
+    """A layer reads its first weight in step 3; the norm is right, and made by other operations."""
+
+    def forward_backward(self, step: int) -> None:
+        linear = self.model.blocks[0].linear
+        if step == 1:
+            self.first = linear.weight.detach().clone()
+        if step == 3:
+            linear.forward = partial(self.reading_old, linear)
+        super().forward_backward(step)
+
+    def reading_old(self, linear: torch.nn.Linear, inputs: Tensor) -> Tensor:
+        weight = linear.weight.data
+        linear.weight.data = self.first
+        product = torch.nn.functional.linear(inputs, linear.weight, linear.bias)  # wrong
+        linear.weight.data = weight
+        return product
+
+    def total_norm(self, gradients: list[Tensor]) -> Tensor:
+        doubled = [4 * gradient - 2 * gradient for gradient in gradients]  # many operations
+        return super().total_norm(doubled) / 2
+
+
 class RaisesWhenLogged(ClipsFurther):
     """A further run of this engine fails."""
 

@@ -111,6 +111,7 @@ class Follower:
             if value not in lookup and value.shape not in lookup.shapes[holding]:
                 self._memory.put(value, RIGHT, (AT_START,))
         self._wrong_by_place: dict[int, Wrong] = {}
+        self._goes_on_as: dict[int, int | None] = {}
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield the operations that made wrong values from right inputs, in order."""
@@ -121,8 +122,23 @@ class Follower:
         lasting = self._reached | self._lasting(collectives)
         all_last = self._all_last and not self._reached
         for place, wrong in sorted(self._wrong_by_place.items()):
-            lasts = all_last or place in lasting
+            lasts = place in lasting or (all_last and not self._is_spent(place))
             yield replace(wrong, lasts=lasts, reaches_observed=place in self._reached)
+
+    def _is_spent(self, place: int) -> bool:
+        """Return whether a wrong value of an earlier step has ended in one that the reference has.
+
+        So does a norm over parts that has the bits of the norm over all.
+        """
+        if not 0 < self._calls[place].step < self._lookup.last_step:
+            return False
+        root: int | None = place
+        while root is not None:
+            following = self._goes_on_as.get(root, root)
+            if following == root:
+                return False
+            root = following
+        return True
 
     def _wrong(
         self,
@@ -157,6 +173,7 @@ class Follower:
                 unlike.append(value)
                 source = source or (value.storage not in self._written and value.storage >= 0)
                 apart = self._joined(apart, self._memory.apart(value))
+        self._note_end(call, roots)
         wrong = [value for value in call.results if value not in self._lookup]
         # What fills memory with one value depends on no other.
         is_constant = not call.read and all(value.uniform for value in call.results)
@@ -185,6 +202,15 @@ class Follower:
                 self._memory.clear(value)
             else:
                 self._memory.put(value, roots, apart)
+
+    def _note_end(self, call: SingleCall, roots: Roots) -> None:
+        """Note what wrong values go on as: as nothing, where what is made of them last is right.
+
+        Else as the first of those that are joined, which is the last one that memory gives up.
+        """
+        right = [v for v in call.results if v in self._lookup and not is_common(v)]
+        is_right = bool(right) and len(right) == len(call.results)
+        self._goes_on_as |= dict.fromkeys(roots, None if is_right else min(roots, default=None))
 
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]
