@@ -103,7 +103,7 @@ def both(servers: RunServers, tmp_path: Path) -> Ways:
 
     def made(script: Path, *arguments: str, options: str, places: Places = None) -> Any:
         side = Installation("", Path(sys.executable), places)
-        words = ["record", "--out", str(out), *options.split()]
+        words = ["record", "--quiet", "--out", str(out), *options.split()]
         words += ["--moved", *map(str, places)] if places else []
         words += ["--", script.name, *arguments]
         return tuple(ended(side, words, script.parent, forked) for forked in (False, True))

@@ -56,7 +56,7 @@ class AloneEngineProbe(Probe[EngineRun]):
 
     def begin(self, run: EngineRun) -> None:
         """Make the judgements of the run."""
-        self._judges = [judge(JudgedEngine(run)) for judge in judges()]
+        self._judges = [judge(JudgedEngine(run)) for judge in judges(of_script=False)]
 
     def around(self, run: EngineRun, call: str) -> AbstractContextManager[object]:
         """Have torch's hooks report to the judgements in a phase of a train step."""

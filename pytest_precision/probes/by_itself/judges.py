@@ -1,7 +1,7 @@
 """What a run shows to be wrong by itself, without a reference and without a declared rule.
 
 Each module has one judgement: its rule, what it watches, and its words. A judgement is entered in
-`JUDGES`, and nowhere else.
+`JUDGES` or `OF_SCRIPTS`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ JUDGES: tuple[str, ...] = (
     "unreached:Unreached",
     "unread_gradients:IdleOptimizers",
     "unread_gradients:UnreadGradients",
-    "update_sizes:UpdateSizes",
 )
 """Each judgement by its module here and its class."""
 
+OF_SCRIPTS: tuple[str, ...] = ("update_sizes:UpdateSizes",)
+"""Those of scripts alone: a layout's updates are held to the rule that it declares, moments of few
+bits included."""
 
-def judges() -> list[type[RunJudge]]:
+
+def judges(*, of_script: bool) -> list[type[RunJudge]]:
     """Return the class of each judgement, imported where a run is judged."""
-    return [resolve_name(f"{_FOLDER}.{path}") for path in JUDGES]
+    paths = JUDGES + OF_SCRIPTS if of_script else JUDGES
+    return [resolve_name(f"{_FOLDER}.{path}") for path in paths]

@@ -56,7 +56,7 @@ class AloneLoopProbe(Probe[Steps]):
 
     def begin(self, run: Steps) -> None:
         """Have torch's hooks report to the judgements, too."""
-        self._judges = [judge(JudgedLoop(run)) for judge in judges()]
+        self._judges = [judge(JudgedLoop(run)) for judge in judges(of_script=True)]
         run.listeners += self._judges
 
     @contextmanager

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
 
@@ -40,7 +41,8 @@ class Unreached(RunJudge):
         if not module.training or not torch.is_grad_enabled() or not self._is_watching():
             return
         for parameter in module.parameters(recurse=False):
-            if parameter.requires_grad and parameter.is_leaf:
+            plain = type(parameter) in (Tensor, nn.Parameter) or is_dtensor(parameter)
+            if plain and parameter.requires_grad and parameter.is_leaf:
                 self._used[id(parameter)] = parameter
 
     def update(self, optimizer: Optimizer, *, closure: bool) -> None:

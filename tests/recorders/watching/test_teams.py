@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_precision.recorders.watching.teams import (
-    STATE,
+    OPTIMIZER_STATE,
     ReplicaDigest,
     ReplicaStart,
     Split,
@@ -40,7 +40,7 @@ def starts(*tensors: Sequence[ReplicaStart]) -> list[list[ReplicaStart]]:
 
 def both(owner: str, teams: list[tuple[int, ...]]) -> dict[str, list[tuple[int, ...]]]:
     """Return the teams of a tensor, and of an optimizer's state of it."""
-    return {owner: teams, owner + STATE: teams}
+    return {owner: teams, owner + OPTIMIZER_STATE: teams}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_the_earliest_cause_of_each_rank_is_named() -> None:
 
 def test_state_is_compared_where_it_is() -> None:
     """Ranks that share an optimizer's state each have that of some weights."""
-    state = [ReplicaDigest("exp_avg", "w", "w" + STATE, digest) for digest in "aab"]
+    state = [ReplicaDigest("exp_avg", "w", "w" + OPTIMIZER_STATE, digest) for digest in "aab"]
     rows = [[ReplicaDigest("param", "w", "w", "a"), row] for row in state] + [
         [ReplicaDigest("param", "w", "w", "a")]
     ]
     teams = of_holders(both("w", [ALL]), rows)
-    assert teams == {"w": [ALL], "w" + STATE: [(0, 1, 2)]}
+    assert teams == {"w": [ALL], "w" + OPTIMIZER_STATE: [(0, 1, 2)]}
     assert splits_of(rows, teams) == [Split("exp_avg", "w", (2,), (0, 1))]
