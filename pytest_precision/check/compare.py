@@ -27,14 +27,11 @@ from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
+from pytest_precision.trace.reader import FORWARDS, SCORES
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.whole_recording import whole_recording
 
 __tracebackhide__ = is_bad_input
-
-OF_SCORES = {"scores", "forwards"}
-"""The keys in a header's environment which say that a recording is one of scores, or of forwards
-that may score."""
 
 WEIGHT_KINDS = ("param", "used_param", "master")
 """Kinds of which each weight that is looked at shows one."""
@@ -134,7 +131,7 @@ def _compare(
 
 def is_of_scores(*sides: Recording) -> bool:
     """Return whether a side was recorded as it scored, or both show no more than such sides do."""
-    if any(OF_SCORES & side.trace.header.environment.keys() for side in sides):
+    if any({SCORES, FORWARDS} & side.trace.header.environment.keys() for side in sides):
         return True
     kinds = [{*side.trace.dtypes()} for side in sides]
     return all(shown and shown <= SCORED_KINDS for shown in kinds)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.trace.moment import INIT, STATE, Moment
-from pytest_precision.trace.reader import Trace
+from pytest_precision.trace.moment import INIT, STATE
 from pytest_precision.trace.recording import Recording
 
 
@@ -39,11 +38,7 @@ def resumed_pair(
         )
     before = (moment for moment in reference.trace.moments if moment.phase == STATE)
     start = next(moment for moment in before if moment.step == step - 1)
-    kinds = _kinds(candidate.trace, INIT) & _kinds(reference.trace, start)
+    kinds = candidate.trace.kinds_at(INIT) & reference.trace.kinds_at(start)
     cell = reference.cell.replace(sequence=f"train{steps - step + 1}")
     later = replace(reference, cell=cell, trace=reference.trace.later(step, kinds))
     return replace(candidate, trace=candidate.trace.later(1, kinds)), later
-
-
-def _kinds(trace: Trace, moment: Moment) -> set[str]:
-    return {entry.kind for entry in trace.entries(moment)}

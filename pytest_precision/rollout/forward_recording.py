@@ -16,12 +16,13 @@ from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable
 from pytest_precision.rollout.module_outputs import ModuleOutputs, output_tensors
-from pytest_precision.rollout.score_folder import FORWARDS, ScoreRecorder, calls_recorded
+from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_recording import of_scores
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.shown_weights import of_weights
 from pytest_precision.rollout.token_rows import NO_TOKEN, SEQUENCE, TokenRows, places_of
 from pytest_precision.rollout.ways import logprobs_of
+from pytest_precision.trace.reader import FORWARDS
 
 
 def record_forwards(file: Path, arguments: Sequence[str], folder: Path, steps: int) -> int:

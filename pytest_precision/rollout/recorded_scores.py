@@ -19,14 +19,13 @@ from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable, described_digest
 from pytest_precision.rollout.module_outputs import ModuleOutputs
 from pytest_precision.rollout.score_check import figures_of
-from pytest_precision.rollout.score_folder import FORWARDS, RECORDED
 from pytest_precision.rollout.score_gates import ruled_scores
 from pytest_precision.rollout.score_recording import IDS, MODULE, PLANTED, WAY
 from pytest_precision.rollout.scored_case import ScoredCase, Shown
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.token_rows import TokenRows
 from pytest_precision.trace.lin8 import LIN8
-from pytest_precision.trace.reader import Entry
+from pytest_precision.trace.reader import FORWARDS, SCORES, Entry
 from pytest_precision.trace.recording import Recording
 
 
@@ -94,7 +93,7 @@ class ShownCall:
         self._logprobs = {sequence_of(name): t for name, t in self._tensors("logprob")}
         self._ids = [tensor for first, _, tensor in outputs if first == IDS]
         self.forwards = FORWARDS in side.trace.header.environment
-        self.scored = bool(self._logprobs) or RECORDED in side.trace.header.environment
+        self.scored = bool(self._logprobs) or SCORES in side.trace.header.environment
         rows = self._logprobs.values()
         self.sequences = self._ids or [torch.zeros(len(row) + 1).long() for row in rows]
         self.measured = {way: float(tensor) for first, way, tensor in outputs if first == WAY}

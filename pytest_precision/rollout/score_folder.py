@@ -23,12 +23,6 @@ from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
-RECORDED = "scores"
-"""The key in a header's environment that `compare` knows a recording of scores by."""
-
-FORWARDS = "forwards"
-"""The key in a header's environment of a recording of forwards, which need not score."""
-
 
 class ScoreRecorder:
     """Writes what sides show into a folder, one step a call.

@@ -18,10 +18,11 @@ from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.honest_noise import honest_noise
 from pytest_precision.rollout.inference_weights import Weights
 from pytest_precision.rollout.score_check import ids_of
-from pytest_precision.rollout.score_folder import RECORDED, ScoreRecorder, calls_recorded
+from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_gates import with_planted
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.shown_weights import of_weights
+from pytest_precision.trace.reader import SCORES
 
 IDS, MODULE, WAY, PLANTED = "ids", "module", "way", "planted"
 """First words of the names of `output`: the ids of a sequence, a module, how far an honest way is
@@ -84,7 +85,7 @@ def recording_scores(
         FileExistsError: the folder has a recording.
     """
     absent = f"scores but got none of {script}; call show_scores of pytest_precision.rollout in it"
-    with calls_recorded(folder, script, arguments, RECORDED, absent) as recorder:
+    with calls_recorded(folder, script, arguments, SCORES, absent) as recorder:
         _open.append(recorder)
         try:
             yield recorder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -12,17 +11,13 @@ from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3
 from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
 from pytest_precision.trace.sound import (
-    sound_dtype,
-    sound_flag,
     sound_integer,
     sound_list,
     sound_object,
-    sound_place,
-    sound_sizes,
     sound_text,
     unsound,
 )
-from pytest_precision.trace.sound_index import expect_course, expect_header
+from pytest_precision.trace.sound_index import expect_course, expect_header, sound_form
 from pytest_precision.trace.table import stored_place
 
 DIGEST = 32
@@ -69,7 +64,7 @@ def expect_index_of_format_2(index: Any, header: Collection[str], ranks: int, nb
 
 
 class _Extent(NamedTuple):
-    """The number of bytes of a tensor, and of one element, and whether only a digest is stored."""
+    """The number of bytes of a tensor, and of one element, and whether a digest may be stored."""
 
     nbytes: int
     element: int
@@ -77,16 +72,12 @@ class _Extent(NamedTuple):
 
 
 def _extent(slot: Any) -> _Extent:
-    kind, name, dtype, piece, shape, place, local, nbytes = sound_list("a slot", slot, 8)
+    kind, name, *form, nbytes = sound_list("a slot", slot, 8)
     sound_text("a kind", kind)
     sound_text("a name", name)
-    sound_flag("local", local)
-    torch_dtype = sound_dtype("a dtype", dtype)
-    sizes = sound_sizes("a piece", piece)
-    sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
-    size = math.prod(piece) * torch_dtype.itemsize
+    size, element = sound_form(form)
     sound_integer(f"nbytes of {reprlib.repr(name)}", nbytes, size, size)
-    return _Extent(size, torch_dtype.itemsize, may_be_digest(kind, size))
+    return _Extent(size, element, may_be_digest(kind, size))
 
 
 def _expect_entries(entries: Any, slots: list[_Extent], nbytes: int) -> None:

@@ -6,8 +6,8 @@ file, or their digest. A run of 10,000 tensors has a million rows, too many for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Place
 from pytest_precision.trace.digests import memcmp
-from pytest_precision.trace.moment import Moment
+from pytest_precision.trace.moment import INIT, STATE, Moment
 
 ROW = np.dtype([("slot", "<u4"), ("digested", "<u4"), ("first", "<u8"), ("second", "<u8")])
 """Number of the slot; 1 and both halves of a digest, or 0 and the offset of the bytes."""
@@ -151,6 +151,17 @@ class RankRows:
         slots = rows["slot"].astype(np.int64)
         addresses = rows["first"] + np.uint64(self.data.data_ptr())
         return KindRows(slots + slots_before, rows, addresses, self._sizes[slots])
+
+    def later(self, step: int, kinds: Collection[str]) -> RankRows:
+        """Return the rows from a train step on, which is then step 1; see `Trace.later`."""
+        return replace(self, moments=dict(self._later_moments(step, kinds)))
+
+    def _later_moments(self, step: int, kinds: Collection[str]) -> Iterator[tuple[Moment, Rows]]:
+        for moment, rows in self.moments.items():
+            if moment == INIT if step == 1 else moment.step == step - 1 and moment.phase == STATE:
+                yield INIT, self.at(moment, kinds)
+            elif moment.step >= step:
+                yield moment._replace(op=moment.op - step + 1, step=moment.step - step + 1), rows
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.int64]:

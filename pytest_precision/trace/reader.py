@@ -28,14 +28,14 @@ from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
 from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
 from pytest_precision.trace.lin8_sums import DigestedPart
-from pytest_precision.trace.moment import INIT, STATE, Moment
+from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import (
     XXH3,
     adds_up,
     digest_name_of_kind,
     named_digests,
 )
-from pytest_precision.trace.rank_rows import KindRows, RankRows, Rows, TensorSlot
+from pytest_precision.trace.rank_rows import KindRows, RankRows, TensorSlot
 from pytest_precision.trace.segment_folders import holders
 from pytest_precision.trace.table import observed_in, table_in
 
@@ -68,6 +68,9 @@ class Entry(NamedTuple):
     digest: str
     file: int = 0
 
+
+SCORES, FORWARDS = "scores", "forwards"
+"""Keys in a header's environment of recordings of scores, and of forwards that may score."""
 
 WARN_ONLY = "warn only"
 """What a header's environment says of `deterministic` where operators without a deterministic
@@ -155,10 +158,7 @@ class Trace:
             kinds: those of its start.
         """
         part = copy.copy(self)
-        part._written = [
-            replace(written, moments=dict(_later_moments(written, step, kinds)))
-            for written in self._written
-        ]
+        part._written = [written.later(step, kinds) for written in self._written]
         part._segment = dict.fromkeys(part._written[0].moments, 0)
         part.moments = tuple(part._segment)
         return part
@@ -317,17 +317,6 @@ class Trace:
             got = f"{self.digest_name(entry.kind)} of {entry.kind} {entry.name!r}"
             raise ValueError(expected_but_got(f"a digest {name}", got))
         return entry.digest
-
-
-def _later_moments(
-    written: RankRows, step: int, kinds: Collection[str]
-) -> Iterator[tuple[Moment, Rows]]:
-    """Yield the moments of one rank from a train step on, and what they show, numbered anew."""
-    for moment, rows in written.moments.items():
-        if moment == INIT if step == 1 else moment.step == step - 1 and moment.phase == STATE:
-            yield INIT, written.at(moment, kinds)
-        elif moment.step >= step:
-            yield moment._replace(op=moment.op - step + 1, step=moment.step - step + 1), rows
 
 
 def _header(index: Mapping[str, Any]) -> Header:

@@ -72,7 +72,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     texts("kinds", index["kinds"])
     texts("names", index["names"])
     for form in sound_list("forms", index["forms"]):
-        _expect_form(form)
+        sound_form(form)
     moments = [sound_list("a moment", row, 5) for row in sound_list("moments", index["moments"])]
     expect_course([moment for *moment, _ in moments])
     most = content.numel()
@@ -83,13 +83,22 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     _expect_table(index, table_in(index, content))
 
 
-def _expect_form(form: Any) -> None:
+def sound_form(form: Any) -> tuple[int, int]:
+    """Return the number of bytes of a tensor of this form, and of one element; raise if unsound.
+
+    Args:
+        form: dtype, piece, shape and place, and whether the tensor is each rank's own.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
     dtype, piece, shape, place, local = sound_list("a form", form, 5)
     sound_flag("local", local)
     torch_dtype = sound_dtype("a dtype", dtype)
     sizes = sound_sizes("a piece", piece)
     sound_place("a place", sound_list("a place", place), sizes, sound_sizes("a shape", shape))
-    sound_integer("bytes of a piece", math.prod(sizes) * torch_dtype.itemsize)
+    nbytes = math.prod(sizes) * torch_dtype.itemsize
+    return sound_integer("bytes of a piece", nbytes), torch_dtype.itemsize
 
 
 def _expect_table(index: Any, table: Table) -> None:
