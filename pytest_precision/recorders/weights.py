@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,31 @@ def measured_at_once(device: torch.device) -> int:
 def joined(tensors: Sequence[Tensor]) -> Tensor:
     """Return flat tensors as one; one alone as it is, since a copy of a large one takes long."""
     return tensors[0] if len(tensors) == 1 else torch.cat([*tensors])
+
+
+class Elements(Protocol):
+    """Some elements of tensors, which are computed together with others."""
+
+    @property
+    def size(self) -> int:
+        """Return their number."""
+
+
+SomeElements = TypeVar("SomeElements", bound=Elements)
+
+
+def lists_of_at_most(parts: Iterable[SomeElements], most: int) -> Iterator[list[SomeElements]]:
+    """Yield lists of parts of at most so many elements, or of one, to be computed at once."""
+    listed: list[SomeElements] = []
+    elements = 0
+    for part in parts:
+        if listed and elements + part.size > most:
+            yield listed
+            listed, elements = [], 0
+        listed.append(part)
+        elements += part.size
+    if listed:
+        yield listed
 
 
 @dataclass(frozen=True)

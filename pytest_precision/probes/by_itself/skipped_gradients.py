@@ -7,7 +7,6 @@ optimizer may pass a parameter over on purpose, so that this is a note.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +16,8 @@ from torch.optim import Optimizer
 
 from pytest_precision._torch.dispatch import version
 from pytest_precision.engine.groups import group_members, state_of
-from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
+from pytest_precision.probes.by_itself.run_judge import JudgedRun
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge
 
 WATCHED_UPDATES = 3
 """Updates of an optimizer that are looked at, all of which must leave the parameter alone."""
@@ -42,7 +42,7 @@ class LeftParameter(NamedTuple):
     values: Tensor
 
 
-class SkippedGradients(RunJudge):
+class SkippedGradients(UpdateJudge):
     """Notes parameters with a gradient that the updates of their optimizer never touch."""
 
     rule: ClassVar[str] = "skipped_gradient"
@@ -51,21 +51,15 @@ class SkippedGradients(RunJudge):
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
-        self._updates: Counter[Optimizer] = Counter()
         # By id, with the tensor, whose id no other one gets; False once it has moved.
         self._alone: dict[int, tuple[Tensor, bool]] = {}
         self._moved: set[int] = set()
         self._before: dict[Optimizer, list[LeftParameter]] = {}
-        self._depth: Counter[Optimizer] = Counter()
 
-    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Remember the parameters of each group that has a rate, as they are before the update."""
-        self._depth[optimizer] += 1
-        if self._depth[optimizer] > 1:
-            return  # a class whose step calls that of the class that it extends
-        self._updates[optimizer] += 1
         before = self._before[optimizer] = []
-        if closure or self._updates[optimizer] > WATCHED_UPDATES:
+        if closure or self.updates[optimizer] > WATCHED_UPDATES:
             return
         for group, parameters in group_members(optimizer):
             for parameter in parameters if _has_rate(group) else ():
@@ -73,11 +67,9 @@ class SkippedGradients(RunJudge):
                     row = id(group["params"]), parameter, version(parameter), _some(parameter)
                     before.append(LeftParameter(*row))
 
-    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def ended(self, optimizer: Optimizer) -> None:
         """Tell the parameters that the update has touched from those that it has not."""
-        self._depth[optimizer] -= 1
-        before = [] if self._depth[optimizer] else self._before.pop(optimizer, [])
-        for group, parameter, number, values in before:
+        for group, parameter, number, values in self._before.pop(optimizer, []):
             touched = version(parameter) != number or bool(state_of(optimizer, parameter))
             if touched or not torch.equal(values, _some(parameter)):
                 self._moved.add(group)
@@ -87,7 +79,7 @@ class SkippedGradients(RunJudge):
 
     def over(self) -> None:
         """Note the parameters that were left alone, if updates have moved others."""
-        enough = [count for count in self._updates.values() if count >= WATCHED_UPDATES]
+        enough = [count for count in self.updates.values() if count >= WATCHED_UPDATES]
         alone = [parameter for parameter, is_alone in self._alone.values() if is_alone]
         if alone and self._moved and enough:
             self.find(

@@ -10,7 +10,6 @@ The first updates of each optimizer are judged, on a part of each tensor.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -20,7 +19,8 @@ from torch.optim import Optimizer
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision._torch.training import has_own_step_hooks
 from pytest_precision.engine.groups import group_members, state_of
-from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
+from pytest_precision.probes.by_itself.run_judge import JudgedRun
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge
 from pytest_precision.probes.by_itself.update_rules import UpdateRule, rule_of
 
 JUDGED_UPDATES = 6
@@ -51,7 +51,7 @@ class Before(NamedTuple):
     is_first: bool
 
 
-class UpdateSizes(RunJudge):
+class UpdateSizes(UpdateJudge):
     """Finds updates of Adam and Muon that are far from what their rate allows."""
 
     rule: ClassVar[str] = "update_size"
@@ -59,18 +59,12 @@ class UpdateSizes(RunJudge):
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
-        self._updates: Counter[Optimizer] = Counter()
         self._before: dict[Optimizer, list[Before]] = {}
-        self._depth: Counter[Optimizer] = Counter()
 
-    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Keep a part of what a known optimizer updates."""
-        self._depth[optimizer] += 1
-        if self._depth[optimizer] > 1:
-            return  # a class whose step calls that of the class that it extends
-        self._updates[optimizer] += 1
         before = self._before[optimizer] = []
-        if closure or self._updates[optimizer] > JUDGED_UPDATES or has_own_step_hooks(optimizer):
+        if closure or self.updates[optimizer] > JUDGED_UPDATES or has_own_step_hooks(optimizer):
             return
         for group, parameters in group_members(optimizer):
             for parameter in parameters[: JUDGED_TENSORS - len(before)]:
@@ -82,13 +76,11 @@ class UpdateSizes(RunJudge):
                 if values.shape == gradient.shape:
                     before.append(Before(parameter, values, gradient, rule, is_first))
 
-    def updated(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def ended(self, optimizer: Optimizer) -> None:
         """Judge how far each tensor has moved; one whose values are not finite is no matter."""
-        self._depth[optimizer] -= 1
-        before = [] if self._depth[optimizer] else self._before.pop(optimizer, [])
         # A fused optimizer skips a step by itself whose gradients are not finite.
         skipped = getattr(optimizer, "found_inf", None) is not None
-        for row in before:
+        for row in self._before.pop(optimizer, []):
             moved = _part(row.parameter).double() - row.values.double()
             if moved.isfinite().all() and row.gradient.isfinite().all():
                 self._judge(row, moved, may_skip=skipped)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.weights import IN_CACHE, joined, measured_at_once
+from pytest_precision.recorders.weights import IN_CACHE, joined, lists_of_at_most, measured_at_once
 
 _FIGURES = 6
 """Figures of an update: see `sums`."""
@@ -70,9 +70,9 @@ def sums(updates: Sequence[Update]) -> list[list[float]]:
     """
     order: list[Update] = []
     totals: list[Tensor] = []
-    for together in _together(updates):
-        order += together
-        totals.append(_totals(together, finite_only=False))
+    for alike in _alike(updates):
+        order += alike
+        totals.append(_totals(alike, finite_only=False))
     figures: dict[int, list[float]] = {}
     rows = torch.cat(totals).cpu().tolist() if totals else []
     for update, row in zip(order, rows, strict=True):
@@ -82,18 +82,16 @@ def sums(updates: Sequence[Update]) -> list[list[float]]:
     return [figures[id(update)] for update in updates]
 
 
-def _together(updates: Sequence[Update]) -> Iterator[list[Update]]:
+def _alike(updates: Sequence[Update]) -> Iterator[list[Update]]:
     """Yield lists of updates: small ones of one rule that stay in the cache, or a large one."""
-    alike: dict[Hashable, list[Update]] = defaultdict(list)
+    small: dict[Hashable, list[Update]] = defaultdict(list)
     for update in updates:
         if update.rule.scalars is None or update.size > IN_CACHE:
             yield [update]
-            continue
-        together = alike[update.kind]
-        if sum(other.size for other in together) + update.size > IN_CACHE:
-            yield alike.pop(update.kind)
-        alike[update.kind].append(update)
-    yield from alike.values()
+        else:
+            small[update.kind].append(update)
+    for of_kind in small.values():
+        yield from lists_of_at_most(of_kind, IN_CACHE)
 
 
 def _totals(updates: Sequence[Update], *, finite_only: bool) -> Tensor:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
@@ -23,7 +23,7 @@ from pytest_precision.probes.declared_rule.oracle.update import (
     UpdateScalars,
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.weights import IN_CACHE, joined
+from pytest_precision.recorders.weights import IN_CACHE, joined, lists_of_at_most
 
 
 class Clipping(NamedTuple):
@@ -74,18 +74,6 @@ class PiecePart(NamedTuple):
             before = State.of([tensor[span] for tensor in self.before.tensors])
             after = tuple(tensor[span] for tensor in self.after)
             yield self._replace(start=self.start + start, before=before, after=after)
-
-
-def together(parts: Iterable[PiecePart], most: int) -> Iterator[list[PiecePart]]:
-    """Yield lists of parts of shards, each of at most so many elements, to be computed at once."""
-    listed: list[PiecePart] = []
-    for part in parts:
-        if listed and sum(other.size for other in listed) + part.size > most:
-            yield listed
-            listed = []
-        listed.append(part)
-    if listed:
-        yield listed
 
 
 @dataclass(frozen=True)
@@ -155,7 +143,7 @@ class Batch:
             yield self
             return
         cuts = (cut for part in self.parts for cut in part.cut(IN_CACHE))
-        for parts in together(cuts, IN_CACHE):
+        for parts in lists_of_at_most(cuts, IN_CACHE):
             yield replace(self, parts=parts)
 
     def exact_state(self, scalars: UpdateScalars, factor: float) -> tuple[Tensor, Tensor]:

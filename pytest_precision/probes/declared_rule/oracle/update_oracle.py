@@ -32,12 +32,11 @@ from pytest_precision.probes.declared_rule.oracle.batch import (
     Clipping,
     Judge,
     PiecePart,
-    together,
 )
 from pytest_precision.probes.declared_rule.oracle.plan import UpdatePlan
 from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Rounding, State
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.weights import Watched, Weight, measured_at_once
+from pytest_precision.recorders.weights import Watched, Weight, lists_of_at_most, measured_at_once
 from pytest_precision.trace.files import write_whole
 from pytest_precision.workloads.base import Workload
 from pytest_precision.workloads.rules import OptimizerRule
@@ -269,7 +268,7 @@ class UpdateOracle:
         return [
             Batch(group, storage, clipping, batched)
             for (group, storage, clipping, _), parts in alike.items()
-            for batched in together(parts, measured_at_once(parts[0].after[0].device))
+            for batched in lists_of_at_most(parts, measured_at_once(parts[0].after[0].device))
         ]
 
 

@@ -17,8 +17,7 @@ from pytest_precision.probes.lines.explain.calls import (
 )
 from pytest_precision.probes.lines.explain.counterparts import unlike_constants
 from pytest_precision.probes.lines.explain.following import Wrong
-from pytest_precision.probes.lines.explain.worded import lines_around
-from pytest_precision.probes.lines.operations import CodeLine
+from pytest_precision.probes.lines.explain.worded import line_text
 
 
 def before_rejoined(
@@ -62,10 +61,7 @@ def _is_same_code(call: SingleCall, other: SingleCall) -> bool:
 
     The reference may be another commit, whose files lie elsewhere.
     """
-    texts = [_text(each.line) for each in (call, other)]
-    return call.line == other.line or (bool(texts[0]) and texts[0] == texts[1])
-
-
-def _text(line: CodeLine | None) -> str:
-    around = () if line is None else lines_around(line.file, line.line)
-    return next((row.text.strip() for row in around if line and row.number == line.line), "")
+    if call.line is None or other.line is None or call.line == other.line:
+        return call.line == other.line
+    ours, theirs = (line_text(line.file, line.line).strip() for line in (call.line, other.line))
+    return bool(ours) and ours == theirs

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import PurePath
 
-from pytest_precision.probes.lines.explain.worded import lines_around
+from pytest_precision.probes.lines.explain.worded import line_text
 from pytest_precision.probes.lines.operations import CodeLine, OperationLog
 
 SameLine = Callable[[CodeLine | None], CodeLine | None]
@@ -31,9 +31,9 @@ def as_in_candidate(
     @cache
     def same(line: CodeLine | None) -> CodeLine | None:
         file = "" if line is None else moved.get(line.file, "")
-        if line is None or not file or not _text(line.file, line.line):
+        if line is None or not file or not line_text(line.file, line.line):
             return line
-        is_same = _text(line.file, line.line) == _text(file, line.line)
+        is_same = line_text(line.file, line.line) == line_text(file, line.line)
         return line._replace(file=file) if is_same else line
 
     return [_with_lines(log, same) for log in reference]
@@ -67,7 +67,3 @@ def _counterpart(file: str, others: set[str]) -> str:
 def _in_common(file: str, other: str) -> int:
     pairs = zip(reversed(PurePath(file).parts), reversed(PurePath(other).parts), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _text(file: str, number: int) -> str:
-    return next((row.text for row in lines_around(file, number) if row.number == number), "")

@@ -77,6 +77,11 @@ def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
     return tuple(SourceLine(number, _short(texts[number - 1])) for number in near)
 
 
+def line_text(file: str, line: int) -> str:
+    """Return one line of a Python file, as `lines_around` does; empty if it cannot be read."""
+    return next((row.text for row in lines_around(file, line) if row.number == line), "")
+
+
 def _undecoded(file: str) -> list[str]:
     """Return the lines of a file with undecodable bytes replaced; none if it cannot be read."""
     try:
