@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 
 from pytest_precision import _progress
-from pytest_precision._progress import LINE_SECONDS
 from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process.messages import Ended, FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
@@ -49,8 +48,8 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
     while silent := [rank for rank in ranks if rank.number not in received]:
         waitables = [waitable for rank in silent for waitable in rank.waitables]
         left = max(0.0, deadline - time.monotonic())
-        ready = wait(waitables, min(left, LINE_SECONDS))
-        if not ready and left > LINE_SECONDS:
+        ready = wait(waitables, min(left, _progress.LINE_SECONDS))
+        if not ready and left > _progress.LINE_SECONDS:
             numbers = ", ".join(str(rank.number) for rank in silent)
             _progress.wait(f"waiting for rank{'s' * (len(silent) > 1)} {numbers}")
             continue

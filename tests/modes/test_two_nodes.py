@@ -69,7 +69,7 @@ def test_nodes_that_share_no_folder_are_named(
     rendezvous = LaunchRendezvous(first)
     try:
         with pytest.raises(ConnectionError) as refused:
-            rendezvous.wait(lambda: [1], lambda: "rank 1", lambda _: None)
+            rendezvous.wait(lambda: [1], lambda _: "rank 1", lambda _: None)
     finally:
         rendezvous.close()
     text = str(refused.value)
@@ -88,7 +88,7 @@ def test_a_process_that_is_late_is_waited_for(
     rendezvous = LaunchRendezvous(Launch("Slurm", 0, 2, 0, 2, "127.0.0.1", "of a test"))
     try:
         with pytest.raises(ConnectionError, match="expected rank 1 within"):
-            rendezvous.wait(lambda: [1], lambda: "rank 1", lambda _: None)
+            rendezvous.wait(lambda: [1], lambda _: "rank 1", lambda _: None)
     finally:
         rendezvous.close()
 

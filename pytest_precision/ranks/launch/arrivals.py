@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 
 STORE_SECONDS = 10.0
 """Time to reach the store."""
+ASK_SECONDS = 1.0
+"""Pause between two questions to the store, which all processes of a launch ask."""
 
 
 class Arrivals:
     """The processes of a launch that wait for others, each with its host.
 
     Args:
-        launch: launch whose processes meet; only torchrun has a store.
+        launch: launch whose processes meet, on several nodes; only torchrun has a store.
     """
 
     def __init__(self, launch: Launch) -> None:
         self._rank = launch.rank
         self._since: dict[int, tuple[float, str]] = {}
+        self._asked = float("-inf")
         self._store: Store | None = None
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             prefix = f"pytest-precision/{launch.name}"
@@ -48,6 +51,9 @@ class Arrivals:
     def unseen(self, ranks: list[int], seconds: float) -> dict[int, str]:
         """Return the hosts of those of `ranks` that announced themselves that long ago, by rank."""
         looked = time.monotonic()
+        if looked - self._asked < ASK_SECONDS:
+            return {}
+        self._asked = looked
         for rank in ranks:
             if rank not in self._since and (host := self._host(rank)) is not None:
                 self._since[rank] = looked, host

@@ -58,7 +58,7 @@ class Hosts:
         self._hosts: dict[int, Host] = {}
         self._failures: dict[int, OSError] = {}
         self._hosts_rendezvous = LaunchRendezvous(launch)
-        self._hosts_rendezvous.wait(self._missing_ranks, self._missing, tell)
+        self._hosts_rendezvous.wait(self._missing_ranks, self._in_words, tell)
         self._hosts_rendezvous.close()
         others = {rank: host.address for rank, host in self._hosts.items()}
         self._places = {0: Address.here(launch, "", 0, b""), **others}
@@ -127,9 +127,8 @@ class Hosts:
                     self._failures[rank] = error
         return [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
 
-    def _missing(self) -> str:
-        """Return the ranks that have not come, in words, with what kept them."""
-        ranks = [rank for rank in range(1, self.launch.world_size) if rank not in self._hosts]
+    def _in_words(self, ranks: list[int]) -> str:
+        """Return ranks that have not come in words, with what kept them."""
         failures = "".join(
             f" (rank {r}: {self._failures[r]})" for r in ranks if r in self._failures
         )

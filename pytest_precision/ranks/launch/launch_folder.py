@@ -114,31 +114,35 @@ class LaunchRendezvous:
     def wait(
         self,
         missing: Callable[[], list[int]],
-        words: Callable[[], str],
+        words: Callable[[list[int]], str],
         tell: Callable[[str], object],
     ) -> None:
         """Wait until no rank is missing; raise after a limit.
 
         Args:
             missing: returns the ranks that have not met this process.
-            words: returns the processes that are missing, in words.
+            words: returns ranks that are missing in words.
             tell: called once with a message if this takes long.
 
         Raises:
             ConnectionError: some are missing after `MEET_SECONDS`, or have come on nodes that do
                 not share the folder.
         """
-        started, arrivals = time.monotonic(), None
+        started, is_announced = time.monotonic(), False
+        arrivals: Arrivals | None = None
         while ranks := missing():
             waited = time.monotonic() - started
             if waited > MEET_SECONDS:
                 raise ConnectionError(
-                    f"expected {words()} within {MEET_SECONDS:g} s; {self.advice}"
+                    f"expected {words(ranks)} within {MEET_SECONDS:g} s; {self.advice}"
                 )
-            if waited > NOTICE_SECONDS and arrivals is None:
-                tell(f"precision: waiting up to {MEET_SECONDS:g} s for {words()}; {self.advice}")
-                arrivals = Arrivals(self.launch)
-                arrivals.announce()
+            if waited > NOTICE_SECONDS and not is_announced:
+                awaited = words(ranks)
+                tell(f"precision: waiting up to {MEET_SECONDS:g} s for {awaited}; {self.advice}")
+                is_announced = True
+                if self.launch.nodes > 1:  # one node has one folder
+                    arrivals = Arrivals(self.launch)
+                    arrivals.announce()
             if arrivals is not None:
                 self._expect_shared(arrivals, ranks)
             if self.launch.nodes > 1:  # other nodes need not see this one's part in the lock

@@ -184,7 +184,7 @@ def _meet(
 
     rendezvous.register(address)
     try:
-        rendezvous.wait(missing, lambda: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
+        rendezvous.wait(missing, lambda _: f"rank 0 of {rendezvous.launch.launcher} to call", tell)
     except ConnectionError:
         kill()  # otherwise it would go on importing torch
         raise
