@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from pytest_precision._interrupts import uncollected
+from pytest_precision.commands import is_first_rank, note
 from pytest_precision.commands._arguments import count_of
 from pytest_precision.errors import expected_but_got
 from pytest_precision.ranks.code.python_path import without_own_entry
@@ -72,6 +71,6 @@ def watch_script(args: argparse.Namespace) -> int:
     if not watch.steps:
         got = "no step of a torch.optim.Optimizer in this process"
         parser.error(expected_but_got(f"{file} to train", got))
-    if os.environ.get("RANK", "0") == "0":
-        print(f"pytest_precision: watched {watch.steps} steps", file=sys.stderr)
+    if is_first_rank():
+        note(f"watched {watch.steps} steps")
     return 0

@@ -165,7 +165,6 @@ class Against:
         """
         peers = self.sides.peers
         verdicts: list[Verdict] = []
-        text = ""
 
         def between(ours: str, theirs: str, *, lines: bool) -> Verdict:
             folders = self.sides.folder / ours, self.sides.folder / theirs
@@ -192,15 +191,15 @@ class Against:
                 ruling = replace(verdict.ruling, culprit=logged.culprit)
                 figures = dict(verdict.figures) | self._hunk(candidate, reference, ruling.culprit)
                 verdict = replace(verdict, ruling=ruling, figures=figures)
-            shown_lines = lines(verdict, verbose=self.args.verbose, brief=self.args.brief)
-            nonlocal text
-            text = visible("\n".join(shown_lines))
-            brief = visible("\n".join(lines(verdict, brief=True)))
-            return f"{show(self.args, verdict)} {brief}"
+            status = show(self.args, verdict)
+            if status:
+                shown_lines = lines(verdict, verbose=self.args.verbose, brief=self.args.brief)
+                tell_launcher(visible("\n".join(shown_lines)))
+            return f"{status} " + visible("\n".join(lines(verdict, brief=True)))
 
         status, _, brief = peers.agree(f"verdict/{theirs}", judged).partition(" ")
-        if int(status):
-            tell_launcher(text or brief)
+        if int(status) and peers.rank:
+            tell_launcher(brief)
         return int(status)
 
     def _hunk(

@@ -234,11 +234,15 @@ class LoopReader(LoopObjects):
         used = tensor.requires_grad or tensor.grad is not None or tensor in optimizer.state
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
+    def prefix_of(self, optimizer: Optimizer) -> str:
+        """Return what begins the names by position of an optimizer's: nothing for the first one."""
+        number = self.optimizers.index(optimizer)
+        return f"optimizer{number + 1}." if number else ""
+
     def _held_by(self, optimizer: Optimizer, whole: bool = False) -> Iterator[LocatedTensor]:
         """Yield an optimizer's parameters in order; nameless ones are named by position."""
         self.names.learn()
-        number = self.optimizers.index(optimizer)
-        first = f"optimizer{number + 1}." if number else ""
+        first = self.prefix_of(optimizer)
         parameters = FlattenedParameters(self.names.parameters())
         for place, parameter in self.updates.placed(optimizer, whole=whole):
             name = self.names.of(parameter)

@@ -64,7 +64,7 @@ class LoopWatch:
         self._reader = LoopReader()
         self._on_mismatch = on_mismatch
         self._replicas = ReplicaWatch(self._reader, every, on_mismatch)
-        self._replays = [Replay(self._reader, self._report)] * replay
+        self._replays = [Replay(self._reader, self._report)] if replay else []
         self._calls = RootCalls([self._replicas, *self._replays])
         self._listeners = [LoopModels(self._reader), self._calls, *self._replays, self._replicas]
         if model is not None:

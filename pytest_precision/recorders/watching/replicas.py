@@ -118,8 +118,7 @@ class Replicas:
 
     def _updated(self, optimizer: Optimizer) -> Iterator[tuple[str, str, str, Tensor]]:
         """Yield kind, name, owner and tensor of all that an optimizer updates."""
-        number = self._reader.optimizers.index(optimizer)
-        first = f"optimizer{number + 1}." if number else ""
+        first = self._reader.prefix_of(optimizer)
         for place, tensor in groups.places(groups.group_members(optimizer)):
             name, owner = self._owner(tensor, f"{first}{place}")
             yield "param" if self._reader.names.of(tensor) else "master", name, owner, tensor
@@ -148,8 +147,7 @@ class Replicas:
         return self._owners[id(tensor)][1:]
 
     def _add_options(self, digests: Digests, optimizer: Optimizer) -> None:
-        number = self._reader.optimizers.index(optimizer)
-        first = f"optimizer{number + 1}." if number else ""
+        first = self._reader.prefix_of(optimizer)
         for place, group in enumerate(optimizer.param_groups):
             for option, leaf in group.items():
                 if option not in ("params", "param_names"):
