@@ -56,7 +56,7 @@ class CellHistory(NamedTuple):
 
     @property
     def usual(self) -> float | None:
-        """Return the seconds that the cell takes else, if it took much longer in the end."""
+        """Return the median seconds of earlier passes, if the last one took much longer."""
         *earlier, last = (result for result in self.results if result is not None)
         seconds = [result.seconds for result in earlier if result.passing]
         if not seconds or not last.passing:

@@ -158,7 +158,7 @@ class LaunchRendezvous:
                     f"a folder that all nodes of {self.launch.launcher} share",
                     f"{self.folder}: "
                     + ", ".join(f"rank {r} on {h}" for r, h in hosts.items())
-                    + " waits in one of that name, too, and neither sees the other's note",
+                    + " waits in a folder of that name, and neither process sees the other's file",
                     "set TMPDIR to a folder on a shared disk on all nodes; without one, record "
                     "the runs with `python -m pytest_precision record`, join the nodes' folders "
                     "and compare",

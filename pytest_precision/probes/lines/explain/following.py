@@ -111,7 +111,7 @@ class Follower:
             if value not in lookup and value.shape not in lookup.shapes[holding]:
                 self._memory.put(value, RIGHT, (AT_START,))
         self._wrong_by_place: dict[int, Wrong] = {}
-        self._goes_on_as: dict[int, int | None] = {}
+        self._counts_as: dict[int, int | None] = {}
 
     def wrong(self) -> Iterator[Wrong]:
         """Yield the operations that made wrong values from right inputs, in order."""
@@ -126,15 +126,15 @@ class Follower:
             yield replace(wrong, lasts=lasts, reaches_observed=place in self._reached)
 
     def _is_spent(self, place: int) -> bool:
-        """Return whether a wrong value of an earlier step has ended in one that the reference has.
+        """Return whether all that a wrong value of an earlier step led to is right in the end.
 
-        So does a norm over parts that has the bits of the norm over all.
+        So a norm that is computed otherwise, part by part, may end in the bits of the reference's.
         """
         if not 0 < self._calls[place].step < self._lookup.last_step:
             return False
         root: int | None = place
         while root is not None:
-            following = self._goes_on_as.get(root, root)
+            following = self._counts_as.get(root, root)
             if following == root:
                 return False
             root = following
@@ -204,13 +204,14 @@ class Follower:
                 self._memory.put(value, roots, apart)
 
     def _note_end(self, call: SingleCall, roots: Roots) -> None:
-        """Note what wrong values go on as: as nothing, where what is made of them last is right.
+        """Note for each wrong value that an operation reads which one its result counts as.
 
-        Else as the first of those that are joined, which is the last one that memory gives up.
+        That is none where the result is one of the reference's, else the first of those it reads:
+        memory keeps a few of them, and the first one longest.
         """
         right = [v for v in call.results if v in self._lookup and not is_common(v)]
         is_right = bool(right) and len(right) == len(call.results)
-        self._goes_on_as |= dict.fromkeys(roots, None if is_right else min(roots, default=None))
+        self._counts_as |= dict.fromkeys(roots, None if is_right else min(roots, default=None))
 
     def _has_no_counterpart(
         self, call: SingleCall, unlike: Sequence[Value], apart: tuple[int, ...]

@@ -28,8 +28,8 @@ OTHER_BATCH = (
 )
 
 OF_A_PART = (
-    "it goes over a part of shape {0}, the reference over all of it, of shape {1}; what is made of "
-    "all elements of a part is not a part of what is made of the whole"
+    "it computes over a part, of shape {0}, the reference over the whole, of shape {1}: a norm or "
+    "a sum of a part is not that of the whole"
 )
 
 A_REGION = "a compiled region, which is counted as one operation,"
