@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from pytest_precision import _progress
 from pytest_precision._progress import WatchedWork, shown
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
-from pytest_precision.ranks import watch
 
 SUITE = """
 import pytest
@@ -43,7 +43,7 @@ def test_ranks_that_are_waited_for_are_named(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their steps are known in their own processes alone."""
-    monkeypatch.setattr(watch, "LINE_SECONDS", 0.1)
+    monkeypatch.setattr(_progress, "LINE_SECONDS", 0.1)
     lines: list[str] = []
     with shown("test_it[fp32]", write=lines.append):
         resources.ranks(Settings(timeout=60, device="cpu")).run(2, time.sleep, 0.5)
