@@ -49,6 +49,8 @@ class Recordings:
 
     Attributes:
         timing: seconds in which each side was recorded.
+        output: the end of what each rank printed in the first run of each side, by side and rank; a
+            side whose recording was kept has none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Recordings:
         self._folders: list[Path] = []
         self._references: dict[tuple[Side, Window | None], Path] = {}
         self.timing = {"candidate": 0.0, "reference": 0.0}
+        self.output: dict[str, dict[int, str]] = {}
 
     def both(self, window: Window | None, variant: Variant = USUAL) -> tuple[Recording, Recording]:
         """Record the candidate and the reference.
@@ -169,7 +172,7 @@ class Recordings:
                     folder = self._traces.find((judged, *key[1:]))
                 if folder is None:
                     with self._traces.new_folder() as folder:
-                        modules = self._record(side, window, folder)
+                        modules = self._record(name, side, window, folder)
                     # Tests change the process that inline ranks run in.
                     lasts = side.needs.pure and self._ranks.mode != "inline"
                     self._traces.keep(key, folder, modules, outlasts_check=lasts)
@@ -179,7 +182,7 @@ class Recordings:
     def _candidate_folder(self, side: Side, window: Window | None) -> Path:
         """Record the candidate into a new folder, which `close` deletes; return the folder."""
         with self._recording("candidate"), self._traces.new_folder() as folder:
-            self._record(side, window, folder, self._reference_log(window))
+            self._record("candidate", side, window, folder, self._reference_log(window))
         self._folders.append(folder)
         return folder
 
@@ -196,6 +199,7 @@ class Recordings:
 
     def _record(
         self,
+        name: str,
         side: Side,
         window: Window | None,
         folder: Path,
@@ -204,6 +208,7 @@ class Recordings:
         """Record one run, each segment on a group of ranks; return the modules that these imported.
 
         Args:
+            name: `candidate` or `reference`.
             side: which.
             window: see `both`.
             folder: where to.
@@ -223,6 +228,7 @@ class Recordings:
                 )
             )
         modules: set[ModuleFile] = set()
+        output: dict[int, str] = {}
         ranks = self._then if side.then and self._then is not None else self._ranks
         for segment in recorded_segments(side.cell, window):
             counts = ranks.run(
@@ -237,8 +243,10 @@ class Recordings:
                 needs=side.needs_of(segment),
                 name=side.layout.name,
                 modules=modules,
+                output=output,
             )
             require_observations(counts, side.layout.name)
+        self.output.setdefault(name, output)
         return modules
 
     def _read(self, name: str, folder: Path, window: Window | None) -> Recording:

@@ -5,7 +5,7 @@ That is the sides of another commit or installation, a baseline, or known defect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,11 @@ from pytest_precision.check.gates import ruled
 from pytest_precision.check.recordings import MakeRecordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
+from pytest_precision.parity.culprit import BOTH_SIDES
 from pytest_precision.parity.verdict import Ruling
+
+PRINTED_LINES = 40
+"""Lines of each rank's output that a report has."""
 
 FurtherRule = Callable[[Ruling, Case], tuple[Ruling, dict[str, Any]]]
 """Goes on from a ruling on a case: returns its own, or the same one, and further figures."""
@@ -43,4 +47,19 @@ def ruled_check(
         for rule in further:
             ruling, rule_figures = rule(ruling, case)
             figures |= rule_figures
+        if ruling.outcome != "pass":
+            figures["output"] = printed(recordings.output)
         return ruling, figures | dict(ruling.figures)
+
+
+def printed(output: Mapping[str, Mapping[int, str]]) -> list[dict[str, Any]] | None:
+    """Return the last lines that ranks printed, as report.json has them; None if there are none.
+
+    Args:
+        output: the end of what each rank printed, by side and rank.
+    """
+    return [
+        {"side": side, "rank": rank, "lines": text.splitlines()[-PRINTED_LINES:]}
+        for side in BOTH_SIDES
+        for rank, text in sorted(output.get(side, {}).items())
+    ] or None

@@ -43,9 +43,14 @@ def add_to(commands: Any) -> None:
     }
     for name, (text, make) in kinds.items():
         kind = add_command(subcommands, name, run, text, f"{text}; {_STATUSES}")
-        if name in ("html", "summary"):
-            words = "folder of an earlier report.json; say first what has changed since"
+        words = "folder of an earlier report.json; say first what has changed since"
+        if name == "summary":
             kind.add_argument("--since", metavar="OLD", type=Path, help=words)
+        if name == "html":
+            words += "; given several times, the oldest first, show how cells ended in all of them"
+            kind.add_argument(
+                "--since", metavar="OLD", type=Path, action="append", default=[], help=words
+            )
         if name == "merge":
             kind.add_argument("--out", metavar="DIR", type=Path, required=True, help="a folder")
         if name in WRITTEN:
@@ -115,24 +120,20 @@ def _merge(args: argparse.Namespace) -> str:
 def _html(args: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
 
-    since = _since(args)
-    return "\n".join(str(write_page(path, since, force=args.force)) for path in args.reports)
+    earlier = [Report.of(read_report(path)) for path in args.since]
+    return "\n".join(str(write_page(path, earlier, force=args.force)) for path in args.reports)
 
 
 def _summary(args: argparse.Namespace) -> str:
     from pytest_precision.report.summary import markdown_summary
 
     report = Report.of(_merged(args))
-    since = _since(args)
-    if since is None:
+    if args.since is None:
         return markdown_summary(report)
     from pytest_precision.report.changed_cells import ChangedCells
 
+    since = Report.of(read_report(args.since))
     return markdown_summary(report, first=ChangedCells.of(since, report).sections())
-
-
-def _since(args: argparse.Namespace) -> Report | None:
-    return None if args.since is None else Report.of(read_report(args.since))
 
 
 def _annotations(args: argparse.Namespace) -> str:

@@ -30,6 +30,7 @@ DEFAULT_FIGURES: dict[str, Any] = {
     "rollout": None,
     "recorded": None,
     "hunk": None,
+    "output": None,
 }
 """What a verdict without a figure has, in the order of report.json, which leaves out None.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ class InlineGroup:
     """
 
     modules: frozenset[ModuleFile] = frozenset()
+    output: Mapping[int, str] = {}  # pytest captures what this process prints
     room = 1.0
 
     def __init__(self, world_size: int, device: str, environment: Environment) -> None:

@@ -167,6 +167,12 @@ class LocalGroup:
         self._tainted = leaks.warn(job.name, [answer.leaks for answer in done])
         return results
 
+    @property
+    def output(self) -> dict[int, str]:
+        """Return the end of what each rank printed in the last job, by rank, where it did."""
+        tails = {rank.number: output.tail(rank.membership.log) for rank in self._ranks}
+        return {rank: text for rank, text in tails.items() if text}
+
     def close(self) -> None:
         """Ask the ranks to end, end by force those that take too long, and remove their folder."""
         # The process id of a rank that has ended may belong to another process by now.
@@ -235,7 +241,7 @@ class LocalGroup:
                 overdue=overdue,
                 doing=doing,
                 stacks=stacks,
-                tails={rank.number: output.tail(rank.membership.log) for rank in self._ranks},
+                tails=self.output,
             )
         )
 

@@ -107,6 +107,7 @@ class RankPool:
         needs: Needs | None = None,
         name: str | None = None,
         modules: set[ModuleFile] | None = None,
+        output: dict[int, str] | None = None,
         **kwargs: Any,
     ) -> list[Any]:
         """Call `function` once on each of `world_size` ranks.
@@ -124,6 +125,7 @@ class RankPool:
             name: name of the function in messages, if not its own.
             modules: the files of the user's modules that the ranks have imported, in this job and
                 before it, are added here.
+            output: the end of what each rank printed is added here, by rank.
             kwargs: keyword arguments of each call.
 
         Returns:
@@ -145,9 +147,22 @@ class RankPool:
         job = Job.of(function, args, kwargs, name)
         key = world_size, needs or Needs()
         with self._lock:
-            return self._run(key, job, seconds, set() if modules is None else modules)
+            return self._run(
+                key,
+                job,
+                seconds,
+                set() if modules is None else modules,
+                {} if output is None else output,
+            )
 
-    def _run(self, key: GroupKey, job: Job, seconds: float, modules: set[ModuleFile]) -> list[Any]:
+    def _run(
+        self,
+        key: GroupKey,
+        job: Job,
+        seconds: float,
+        modules: set[ModuleFile],
+        output: dict[int, str],
+    ) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
         job = replace(
@@ -164,6 +179,7 @@ class RankPool:
             self._groups.pop(key).kill()
             raise
         modules |= group.modules
+        output |= group.output
         if self.mode == "fresh" or needs.fresh or needs.launched:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:

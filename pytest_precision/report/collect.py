@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import dropwhile
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,12 +29,24 @@ RunKey = tuple[str, str]
 """Node id and xdist worker: `--dist=each` runs the same test on every worker."""
 
 
+ERROR_LINES = 200
+"""Lines of an error that a report has; the last ones, where the output of ranks is."""
+
+
+class _Ended(NamedTuple):
+    """How a phase of a test ended: pytest's word for it, and its message."""
+
+    word: str
+    reason: str = ""
+    details: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class _TestRun:
     """What pytest has reported so far of one run of one test."""
 
     verdicts: list[dict[str, Any]] = field(default_factory=list)
-    phases: dict[str, tuple[str, str]] = field(default_factory=dict)
+    phases: dict[str, _Ended] = field(default_factory=dict)
     raised: set[int] = field(default_factory=set)
     seconds: float = 0.0
     discarded: bool = False
@@ -67,11 +80,10 @@ class Results:
         run = self._runs.setdefault(key, _TestRun())
         run.seconds += report.duration
         # Only the last report of a phase counts: reports of subtests come before the test's own.
-        phase, reason = _phase(report)
-        run.phases[report.when] = (phase, reason)
+        ended = run.phases[report.when] = _ended(report)
         run.verdicts = getattr(report, "precision", []) or run.verdicts
         run.raised.update(getattr(report, "precision_raised", ()))
-        run.discarded = run.discarded or phase == "rerun"
+        run.discarded = run.discarded or ended.word == "rerun"
         if report.when in PHASES[:-1]:
             return None
         del self._runs[key]
@@ -106,26 +118,28 @@ def _worker(report: pytest.TestReport) -> str:
     return "" if node is None else str(node.gateway.id)
 
 
-def _phase(report: pytest.TestReport) -> tuple[str, str]:
-    """Return pytest's outcome of one phase, and its reason in one line."""
+def _ended(report: pytest.TestReport) -> _Ended:
     if hasattr(report, "wasxfail"):
         reason = report.wasxfail.removeprefix("reason: ")
-        return ("xpassed" if report.passed else "xfailed"), reason
+        return _Ended("xpassed" if report.passed else "xfailed", reason)
+    reason, *details = _message(report) or [""]
     if report.failed:
-        return ("failed" if report.when == "call" else "error"), _reason(report)
-    return str(report.outcome), _reason(report)
+        word = "failed" if report.when == "call" else "error"
+        return _Ended(word, reason.strip(), tuple(details[-ERROR_LINES:]))
+    return _Ended(str(report.outcome), reason.strip())
 
 
-def _reason(report: pytest.TestReport) -> str:
+def _message(report: pytest.TestReport) -> list[str]:
+    """Return the lines of the error or the reason that ended a phase, from the first with text."""
     longrepr = report.longrepr
     if longrepr is None:
-        return ""
+        return []
     if isinstance(longrepr, tuple):
         text = longrepr[2].removeprefix("Skipped: ")
     else:
         crash = getattr(longrepr, "reprcrash", None)
         text = str(longrepr) if crash is None else crash.message
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return [*dropwhile(lambda line: not line.strip(), text.splitlines())]
 
 
 def _common(report: pytest.TestReport, cell: Mapping[str, Any], run: _TestRun) -> dict[str, Any]:
@@ -142,15 +156,16 @@ def _common(report: pytest.TestReport, cell: Mapping[str, Any], run: _TestRun) -
 
 
 def _entries(nodeid: str, run: _TestRun, common: dict[str, Any]) -> list[dict[str, Any]]:
-    phase, reason = run.phases.get("call", ("", ""))
+    phase, reason, _ = run.phases.get("call", _Ended(""))
     expected = {"xfail": reason} if reason and phase in ("xfailed", "xpassed") else {}
     entries = []
     for number, verdict in enumerate(run.verdicts):
         status = _status(verdict, phase, raised=number in run.raised)
         entries.append(verdict | {"status": status, "pytest": phase} | expected | common)
-    for outcome, status, word, why in _endings(run, [entry["status"] for entry in entries]):
+    for outcome, status, ended in _endings(run, [entry["status"] for entry in entries]):
+        word = ended.word
         status_fields = {"status": status, "pytest": word} | (expected if word == phase else {})
-        entries.append(_ending(nodeid, outcome, why, run.seconds) | status_fields | common)
+        entries.append(_ending(nodeid, outcome, ended, run.seconds) | status_fields | common)
     return entries
 
 
@@ -170,27 +185,29 @@ def _status(verdict: Mapping[str, Any], phase: str, *, raised: bool) -> str:
     return outcome if raised and phase != "xfailed" else "xfail"
 
 
-def _ending(nodeid: str, outcome: str, reason: str, seconds: float) -> dict[str, Any]:
+def _ending(nodeid: str, outcome: str, ended: _Ended, seconds: float) -> dict[str, Any]:
     """Return an entry of report.json for a test that ended without a check."""
     sides = dict.fromkeys(("candidate", "reference", "workload", "criterion"), "")
     repeat = {} if outcome in ("pass", "skip") else {"repeat": again(nodeid)}
     counted = {"observations": 0, "bytes": 0, "seconds": seconds}
-    outcome_fields = {"outcome": outcome, "reason": reason, "details": []}
+    reason = "" if outcome == "pass" else ended.reason
+    outcome_fields = {"outcome": outcome, "reason": reason, "details": [*ended.details]}
     return {"nodeid": nodeid} | sides | outcome_fields | counted | repeat
 
 
-def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, str, str]]:
+def _endings(run: _TestRun, statuses: list[str]) -> list[tuple[str, str, _Ended]]:
     """Return a test's outcomes that none of its checks reports, such as an error in teardown."""
     endings = []
-    for when, (word, reason) in run.phases.items():
+    for when, ended in run.phases.items():
+        word = ended.word
         if word == "error":
-            endings.append(("error", "error", word, reason))
+            endings.append(("error", "error", ended))
         elif word == "failed" and not any(STATUSES[status].failing for status in statuses):
-            endings.append(("fail", "fail", word, reason))
+            endings.append(("fail", "fail", ended))
         elif word == "skipped" and when != "teardown" and "skip" not in statuses:
-            endings.append(("skip", "skip", word, reason))
+            endings.append(("skip", "skip", ended))
         elif word == "xfailed" and "xfail" not in statuses:
-            endings.append(("fail", "xfail", word, reason))
+            endings.append(("fail", "xfail", ended))
         elif word in ("passed", "xpassed") and when == "call" and not statuses:
-            endings.append(("pass", "xpass" if word == "xpassed" else "pass", word, ""))
+            endings.append(("pass", "xpass" if word == "xpassed" else "pass", ended))
     return endings

@@ -67,6 +67,14 @@ class CellHistory(NamedTuple):
         return usual if is_slower else None
 
     @property
+    def in_words(self) -> str:
+        """Return how the cell ended in each report in words, for those who do not see the strip."""
+        return ", ".join(
+            "not in it" if result is None else STATUSES[result.status].word
+            for result in self.results
+        )
+
+    @property
     def line(self) -> str:
         """Return the cell in a line: its strip, what it is, and its name."""
         last = self.results[-1]
@@ -74,6 +82,32 @@ class CellHistory(NamedTuple):
         if self.word == "slower" and last is not None and self.usual is not None:
             times = f"  {duration(self.usual)} -> {duration(last.seconds)}"
         return f"{self.strip}  {self.word:7}  {visible(self.nodeid)}{times}"
+
+
+class CellHistories(NamedTuple):
+    """How the cells ended in several reports.
+
+    Attributes:
+        listed: the cells that are not as ever, in the order of `HISTORY_WORDS`.
+        as_ever: the number of all other cells.
+    """
+
+    listed: tuple[CellHistory, ...]
+    as_ever: int
+
+    @classmethod
+    def of(cls, reports: Sequence[Report]) -> CellHistories:
+        """Return the history of the cells of reports, the oldest first."""
+        cells = histories(reports)
+        listed = tuple(cell for word in HISTORY_WORDS for cell in cells if cell.word == word)
+        return cls(listed, len(cells) - len(listed))
+
+    @property
+    def words(self) -> str:
+        """Return how many cells are what, such as `1 flaky, 2 new, 40 as ever`."""
+        words = [cell.word for cell in self.listed]
+        counts = [f"{words.count(word)} {word}" for word in HISTORY_WORDS if word in words]
+        return ", ".join([*counts, f"{self.as_ever} as ever"])
 
 
 def histories(reports: Sequence[Report]) -> list[CellHistory]:
@@ -102,10 +136,7 @@ def history_lines(reports: Sequence[Report], names: Sequence[str]) -> Iterator[s
         facts = run_facts(report.environment)[0]
         unfinished = "" if report.finished else " · not finished"
         yield visible(f"{number}  {name}: {facts} · {count(len(report.cells), 'cell')}{unfinished}")
-    cells = histories(reports)
-    listed = [cell for word in HISTORY_WORDS for cell in cells if cell.word == word]
-    words = [cell.word for cell in listed]
-    counts = [f"{words.count(word)} {word}" for word in HISTORY_WORDS if word in words]
+    history = CellHistories.of(reports)
     yield ""
-    yield ", ".join([*counts, f"{len(cells) - len(listed)} as ever"])
-    yield from (cell.line for cell in listed)
+    yield history.words
+    yield from (cell.line for cell in history.listed)

@@ -8,7 +8,7 @@ import pytest
 from made_up import NODEID, REASON, reports, run, verdict
 
 from pytest_precision.report.cell_result import CellResult
-from pytest_precision.report.collect import Results
+from pytest_precision.report.collect import ERROR_LINES, Results
 
 
 def collect(*found: pytest.TestReport) -> CellResult:
@@ -221,3 +221,11 @@ def test_subtest_does_not_end_the_call():
     last = run("failed", verdicts=[verdict("fail", REASON)], text="contains 1 failed subtest")
     cell = collect(*first[:2], *last[1:])
     assert statuses(cell) == ["fail"]
+
+
+def test_an_error_outside_of_checks_is_told_in_full():
+    """Its first line is the reason, and the last of the others are the details."""
+    lines = ["", "rank 1 of 2 died", *map(str, range(300))]
+    (check,) = collect(*run("failed", text="\n".join(lines))).checks
+    assert check.reason == "rank 1 of 2 died"
+    assert check.entry["details"] == lines[-ERROR_LINES:]

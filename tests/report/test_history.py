@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from made_up import cell
+from pages import parse
+from test_changed_cells import GREEN, write
 from test_summary import report
 
 from pytest_precision.__main__ import main
@@ -79,3 +81,27 @@ def test_the_command_reads_folders(tmp_path: Path, capsys: pytest.CaptureFixture
     assert first.startswith(f"1  {tmp_path / 'old'}: ")
     assert second.startswith(f"2  {tmp_path / 'new'}: ")
     assert counts == "0 as ever"
+
+
+def test_the_page_has_a_strip_for_each_cell_that_changed(tmp_path: Path) -> None:
+    """Of several earlier reports; of one, the page says what has changed since."""
+    folders = [
+        write(tmp_path / "first", one=GREEN, two=GREEN, three={}),
+        write(tmp_path / "second", one=GREEN, two=GREEN, three=GREEN),
+        write(tmp_path / "third", one=GREEN, two={}, three={}),
+    ]
+    since = ["--since", folders[0], "--since", folders[1]]
+    assert main(["report", "html", *since, folders[2]]) == 0
+    page = parse(tmp_path / "third" / "report.html")
+    (section,) = page.all("section", **{"aria-labelledby": "history"})
+    assert section.all("h2")[0].text == "History: 1 flaky, 1 new, 1 as ever"
+    rows = [[field.text for field in row.children] for row in section.all("tr")[1:]]
+    assert rows == [
+        ["F.F", "flaky", "test_it.py::test_it[three]"],
+        ["..F", "new", "test_it.py::test_it[two]"],
+    ]
+    strip = section.all("td", **{"class": "strip"})[0]
+    assert strip.attributes["aria-label"] == "failed, passed, failed"
+    assert main(["report", "html", *since[2:], folders[2]]) == 0
+    page = parse(tmp_path / "third" / "report.html")
+    assert not page.all("section", **{"aria-labelledby": "history"})

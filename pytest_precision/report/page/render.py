@@ -20,6 +20,7 @@ from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
 from pytest_precision.report.grid import by_test, fixed
+from pytest_precision.report.history import CellHistories
 from pytest_precision.report.page import failures, heat
 from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.failures import Failures
@@ -43,12 +44,12 @@ MOST_AGAIN = 8
 """Cells that are named in one command; of more, pytest knows which ones failed last."""
 
 
-def write_page(folder: Path, since: Report | None = None, *, force: bool | None = None) -> Path:
+def write_page(folder: Path, earlier: Sequence[Report] = (), *, force: bool | None = None) -> Path:
     """Write report.html next to the report.json of a folder; return its path.
 
     Args:
         folder: where it lies.
-        since: an earlier report, of which the page says what has changed.
+        earlier: see `render`.
         force: see `Destination`.
 
     Raises:
@@ -57,7 +58,7 @@ def write_page(folder: Path, since: Report | None = None, *, force: bool | None 
     """
     page = page_in(folder, force)
     page.expect_free()
-    text = render(Report.of(read_report(folder)), since)
+    text = render(Report.of(read_report(folder)), earlier)
     with postponed():
         page.put(text)
     return page.path
@@ -77,8 +78,14 @@ def page_of_session(cells: Sequence[object], folder: Path | None) -> list[str]:
         raise ReportError(f"{PAGE_NAME} could not be written: {error}") from error
 
 
-def render(report: Report, since: Report | None = None) -> str:
-    """Return the HTML text of a report, with changes since an earlier report if given."""
+def render(report: Report, earlier: Sequence[Report] = ()) -> str:
+    """Return the HTML text of a report.
+
+    Args:
+        report: what the page shows.
+        earlier: earlier reports, the oldest first; the page says what has changed since the last
+            one, and of several how each cell ended in all of them.
+    """
     cells = report.cells
     failing = report.failing
     filters = Filters(cells)
@@ -97,7 +104,8 @@ def render(report: Report, since: Report | None = None) -> str:
         counts={name: counts[name] for name in STATUSES if counts[name]},
         in_part=IN_PART,
         seconds=duration(report.seconds),
-        changed=None if since is None else ChangedCells.of(since, report),
+        changed=ChangedCells.of(earlier[-1], report) if earlier else None,
+        history=CellHistories.of([*earlier, report]) if len(earlier) > 1 else None,
         parts=parts,
         reasons=[failure for _, part_failures in parts for failure in part_failures],
         classes=filters.classes,

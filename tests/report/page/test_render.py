@@ -259,3 +259,19 @@ def test_what_is_no_report_is_refused(tmp_path, text):
     with pytest.raises(ReportError, match="expected "):
         write_page(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_what_ranks_printed_is_folded(make):
+    """Side by side and rank by rank, below the message; nothing where nothing was printed."""
+    printed = [
+        {"side": "candidate", "rank": 1, "lines": ["step 1: loss 2.25", HOSTILE]},
+        {"side": "reference", "rank": 1, "lines": ["step 1: loss 2.5"]},
+    ]
+    page = parse(make(entry("fail", output=printed)))
+    (output,) = page.all("details", **{"class": "output"})
+    assert "open" not in output.attributes
+    assert [label.text for label in output.all("p")] == ["candidate, rank 1", "reference, rank 1"]
+    ours, theirs = output.all("pre")
+    assert ours.text.startswith("step 1: loss 2.25\n</script>")
+    assert theirs.text == "step 1: loss 2.5\n"
+    assert not parse(make(entry("fail"))).all("details", **{"class": "output"})
