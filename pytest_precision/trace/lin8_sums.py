@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -52,7 +53,15 @@ ByteAxis = tuple[int, int, int]
 
 def sums_for(device: torch.device, parts: int) -> ByteSums:
     """Return what adds up the bytes of so many parts that lie on a device."""
-    return HostSums(parts) if device == HOST_DEVICE else DeviceSums(parts, device)
+    if device == HOST_DEVICE:
+        return HostSums(parts)
+    if device.type == "cuda" and torch.version.cuda and find_spec("triton"):
+        # Only here, since it imports Triton.
+        from pytest_precision.trace.lin8_triton import TritonSums, computes_the_definition
+
+        if computes_the_definition(device):
+            return TritonSums(parts, device)
+    return DeviceSums(parts, device)
 
 
 class ByteSums:

@@ -96,7 +96,13 @@ def test_the_folder_is_complete_and_names_no_machine(
     ran = subprocess.run(command, env=own, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (1, "")
     parts = ["gpus", "topology", "versions", "native", "kernels", "kernel-calls"]
-    parts += ["benchmark-recording", "benchmark-formats", "tests-gpu", "matrix"]
+    parts += [
+        "benchmark-recording",
+        "benchmark-digests",
+        "benchmark-formats",
+        "tests-gpu",
+        "matrix",
+    ]
     out = checkout / "gpu-report"
     tests = {f"{name}.xml" for name in ("native", "kernels", "tests-gpu", "matrix")}
     texts = {f"{name}.txt" for name in parts}
@@ -120,7 +126,7 @@ def test_the_folder_is_complete_and_names_no_machine(
         }
     asked = (tmp_path / "log").read_text().splitlines()
     on_the_gpu = [line for line in asked if "-device cuda" in line]
-    assert len(on_the_gpu) == 3, asked  # the matrix and both benchmarks
+    assert len(on_the_gpu) == 4, asked  # the matrix and three benchmarks
 
 
 def test_every_layout_of_the_package_is_trained_on_a_gpu() -> None:
