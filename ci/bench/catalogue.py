@@ -134,8 +134,8 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
         "a word for it."
     )
     seen_by = zip(TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True)
-    counts = ", ".join(f"{sum(losses)} within {bound:g}" for bound, losses in seen_by)
-    yield f"- A comparison of four losses sees {counts}."
+    counts = ", ".join(f"{sum(losses)} at {bound:g}" for bound, losses in seen_by)
+    yield f"- Of these defects, a comparison of four losses sees, by its tolerance, {counts}."
     lines = sum(row.examination.at(row.entry.marked) for row in rows)
     kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
