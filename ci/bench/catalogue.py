@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "fixtures"))
 
 import defects  # noqa: E402, F401
 import variations  # noqa: E402, F401
-from catalogue import DEFECTS, LR, VARIATIONS, Defect, Refusal  # noqa: E402
+from catalogue import DEFECTS, VARIATIONS, Defect, Refusal  # noqa: E402
 from examined import (  # noqa: E402
     CAUGHT_BY,
     TOLERANCES,
@@ -47,28 +47,21 @@ BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
 INTRODUCTION = f"""\
 # Catalogue
 
-Defects that training stacks had, planted into this package's engines, and differences that are
-nobody's mistake. Each has a cell in which it must show, or must not. `python ci/bench/catalogue.py`
-runs them all and writes this page; the code is in `fixtures/defects` and `fixtures/variations`.
-All defects fail at the step, phase and kind where they start.
+Defects of real training stacks, planted into this package's engines, and differences that are no
+defects. `python ci/bench/catalogue.py` runs all of them and writes this page. `fixtures/defects` and
+`fixtures/variations` have the code and the cells.
 
 | column | says |
 | --- | --- |
-| error | the failure's one word for the kind of error |
+| must show at | where the failure must begin |
+| error | the word of the failure for the kind of error |
 | line | whether the [culprit](../reference/report.md#the-culprit) is the planted line or next to it, else which line is named |
-| kind | whether the first wrong operation alone tells the kind of error |
-| losses | the largest `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)} at which the losses of four steps differ; the learning rate is {LR:g} |
-| both | what finds the defect where both sides have it: the rule of the optimizer (`oracle`), `gradients` of the workload, or what must hold within a run (`identity`) |
-| bounds | whether the defect passes within the tolerance that its own failure proposes |
+| kind | whether the first wrong operation alone gives the kind of error |
+| losses | the largest `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)} at which the losses of four steps differ |
+| both | which judgement finds the defect in both runs: the rule of the optimizer (`oracle`), `gradients` of the workload, or an `identity` within the run |
+| bounds | whether the defect passes within the tolerance that its failure proposes |
 
-`RoundedSums` on both sides contradicts nothing: a stack may be told to round sums."""  # noqa: E501
-
-
-def words_of(cell: Cell) -> str:
-    """Return a cell as the table shows it."""
-    parts = [f"{cell.precision}/{cell.primary_weight}", "fused" * cell.grad_accum_fusion]
-    ranks = f"{cell.world_size} rank" + "s" * (cell.world_size > 1)
-    return ", ".join(filter(None, (*parts, f"`{cell.sequence}`", ranks)))
+`RoundedSums` in both runs contradicts nothing: a stack may be configured to round sums."""  # noqa: E501
 
 
 class Row(NamedTuple):
@@ -99,7 +92,6 @@ def row_of_defect(row: Row) -> list[str]:
     return [
         f"`{entry.name}`",
         entry.source.rstrip("."),
-        words_of(entry.cell),
         f"step {step}, {phase}, `{kind}`",
         refusal.rule,
         line_of(entry, examination),
@@ -138,47 +130,45 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
     worded = sum(bool(row.refusal.rule) for row in rows)
     yield (
-        f"- The kind of error is named in {named} failures, and wrongly in {wrongly}; {worded} "
-        "have a word for it."
+        f"- {named} failures name the kind of error, {wrongly} name a wrong one, and {worded} have "
+        "a word for it."
     )
     seen_by = zip(TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True)
-    counts = ", ".join(f"{sum(losses)} within {bound:g}" for bound, losses in seen_by)
-    yield f"- Four losses see {counts}."
+    counts = ", ".join(f"{sum(losses)} at {bound:g}" for bound, losses in seen_by)
+    yield f"- Of these defects, a comparison of four losses sees, by its tolerance, {counts}."
     lines = sum(row.examination.at(row.entry.marked) for row in rows)
     kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
-        f"- The line where it is planted, or its neighbour, is named in {lines} of {number} "
-        f"({lines / number:.0%}), and by the operation alone the kind of error in {kinds} "
-        f"({kinds / number:.0%})."
+        f"- {lines} of {number} failures ({lines / number:.0%}) name the planted line or its "
+        f"neighbour; in {kinds} ({kinds / number:.0%}) the operation alone gives the kind of error."
     )
     by = [row.shared for row in rows]
     yield (
-        f"- On both sides at once {number - by.count('not caught')} are caught, "
+        f"- {number - by.count('not caught')} defects are caught in both runs at once: "
         f"{by.count('oracle')} by the oracle, {by.count('gradients')} by gradients and "
         f"{by.count('identity')} by identities."
     )
     offered = [f.tolerated for f in examinations if f.tolerated]
     yield (
-        f"- Bounds are proposed for {len(offered)} of {number}, and {offered.count('pass')} pass "
-        "within them."
+        f"- {len(offered)} of {number} failures propose bounds, and {offered.count('pass')} "
+        "defects pass within them."
     )
 
 
 def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
     """Yield the sums of the columns."""
     others = [f for f in trials if not f.bitwise]
-    yield f"- Of {len(trials)} variations {len(trials) - len(others)} are the same bit for bit."
+    yield f"- {len(trials) - len(others)} of {len(trials)} variations agree bit for bit."
     flagged, later = (
         sum(map(bool, column))
         for column in zip(*((f.flagged, f.flagged_later) for f in others), strict=True)
     )
     yield (
-        f"- Within the bounds that a failure proposes, {flagged} of the other {len(others)} are "
-        f"flagged on the data that the bounds were made from, and {later} on data of three other "
-        "seeds."
+        f"- {flagged} of the other {len(others)} exceed the bounds that their failure proposes, "
+        f"and {later} exceed them on data of three other seeds."
     )
     wrongly = sum(f.named is False for f in others)
-    yield f"- In {wrongly} of them an error is named that there is not."
+    yield f"- {wrongly} of them are said to have an error."
 
 
 def table(heading: list[str], rows: list[list[str]]) -> str:
@@ -189,13 +179,12 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 
 def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
     """Return the page."""
-    heading = ["defect", "what is wrong, and where that is public", "cell", "must show at"]
+    heading = ["defect", "what is wrong, and public reports", "must show at"]
     heading += ["error", "line", "kind", "losses", "both", "bounds"]
     rows = [
         [
             f"`{entry.name}`",
             entry.source.rstrip("."),
-            words_of(entry.cell),
             "yes" if variation.bitwise else "no",
         ]
         for entry, variation in zip(VARIATIONS, of_variations, strict=True)
@@ -207,7 +196,7 @@ def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
             "## Defects",
             table(heading, [*map(row_of_defect, of_defects)]),
             "## Variations",
-            table(["variation", "what it is", "cell", "bit for bit"], rows),
+            table(["variation", "what it is", "bit for bit"], rows),
             "",
         ]
     )

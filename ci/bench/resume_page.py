@@ -46,9 +46,6 @@ RUNS = (2, 2), (12, 4)
 LAST = "matrices closure"
 """The way that asks for least, whose error is shown."""
 
-FEW = 10
-"""Classes of one note that are named one by one."""
-
 WIDTH = 160
 """Letters of a refusal that are shown."""
 
@@ -213,23 +210,7 @@ def page(rows: list[Row]) -> Iterator[str]:
     still = [*_with(rows, "still")]
     if still:
         yield f"\n## Those that move no weight in 16 steps\n\n{', '.join(map(_named, still))}"
-    yield from those_that_agree(rows)
     yield from by_rule(rows)
-
-
-def those_that_agree(rows: list[Row]) -> Iterator[str]:
-    """Yield the loops that some classes ask for, and what was not compared of some."""
-    yield "\n## Those that agree\n\nAll others do. Of them, by loop or by what was not compared:\n"
-    noted: dict[str, list[Row]] = {}
-    for row in _with(rows, "agrees"):
-        if _note(row):
-            noted.setdefault(_note(row), []).append(row)
-    for note, alike in noted.items():
-        packages = {row.package for row in alike}
-        names = ", ".join(map(_named, alike))
-        if len(alike) > FEW and len(packages) == 1:
-            names = f"{len(alike)} of {packages.pop()}"
-        yield f"- {note}: {names}"
 
 
 def by_rule(rows: list[Row]) -> Iterator[str]:
@@ -256,12 +237,6 @@ def _with(rows: list[Row], outcome: str) -> Iterator[Row]:
 
 def _named(row: Row) -> str:
     return f"{row.package} `{row.name}`"
-
-
-def _note(row: Row) -> str:
-    notes = [] if row.way == "plain" else [row.way.replace(" ", ", ")]
-    notes += [row.why] if row.why else []
-    return "; ".join(notes)
 
 
 def _cell(words: str) -> str:

@@ -3,43 +3,37 @@
 INTRODUCTION = """\
 # Optimizers
 
-Every optimizer class of {packages} packages, {classes} in all, saved by its own `state_dict` after
-two steps of four and loaded into a new one: does it go on where it stopped? `ci/optimizers` runs
-them all on a CPU and writes this page. Ask the same of yours in a cell with
-`train2-save-load-train2`.
+Does an optimizer go on where it stopped? Each class of {packages} packages, {classes} in all, is
+saved by its own `state_dict` after two steps of four and loaded into a new one. `ci/optimizers`
+runs them on a CPU and writes this page. Test yours in a cell with `train2-save-load-train2`.
 
-*agree*: weights, state and rates are those of the run without an interruption, bit for bit.
-*refuse*: the optimizer itself raises. *still*: no weight moves. *differ*: the first difference, and
-whether the weights after the last step agree. Where no weight moves in four steps, there are
-sixteen.
+*agree*: weights, state and rates are those of the uninterrupted run, bit for bit. *refuse*: the
+optimizer raises. *still*: no weight moves in 16 steps.
 """
 
-_TO_FP32 = (
-    "its `running_lower_bound` is fp64, which torch's `load_state_dict` [casts](findings.md) to "
-    "the dtype of the parameter"
-)
-
 CAUSES = {
-    "heavyball LATHER": f"{_TO_FP32}: the preconditioner of the third step is rounded otherwise",
-    "heavyball PSGDKron": f"{_TO_FP32}: the preconditioner of the third step is rounded otherwise",
-    "heavyball PSGDPRO": f"{_TO_FP32}; in four steps that moves no weight",
-    "heavyball QSGD": f"{_TO_FP32}; in four steps that moves no weight",
+    "heavyball LATHER": (
+        "its `running_lower_bound` is fp64, which torch's `load_state_dict` [casts](findings.md) "
+        "to the dtype of the parameter"
+    ),
+    "heavyball PSGDKron": "as `LATHER`",
+    "heavyball PSGDPRO": "as `LATHER`",
+    "heavyball QSGD": "as `LATHER`",
     "heavyball SFAdamW": (
-        "its `state_dict` drops options that begin with `_` (`chainable.py`, line 2457): "
-        "`_sf_step` marks the step that was added to `weight_sum`, and the next step makes it anew"
+        "its `state_dict` drops options that begin with `_` (`chainable.py`, line 2457); the next "
+        "step makes `_sf_step` again"
     ),
     "timm Adahessian": (
-        "its `generator` draws the signs that the Hessian is estimated with, starts from a seed "
-        "of its own and is not in the `state_dict` (`adahessian.py`, line 55): a resumed run draws "
-        "the first signs again"
+        "its `generator` of signs is not in the `state_dict` (`adahessian.py`, line 55), so a "
+        "resumed run draws the first signs again"
     ),
 }
 """Package and class to why it differs."""
 
 REFUSALS = {
     "bitsandbytes AdEMAMix32bit": (
-        "its first state has the shape of the weight, and the step on a CPU takes its rows 0 and 1 "
-        "for two moments (`backends/cpu/ops.py`, line 387)"
+        "the step on a CPU takes rows 0 and 1 of its first state for two moments "
+        "(`backends/cpu/ops.py`, line 387)"
     ),
     "bitsandbytes PagedAdEMAMix32bit": "as `AdEMAMix32bit`",
     "pytorch_optimizer AdaLOMO": "it updates in `fused_backward` and has no `step`",
@@ -52,16 +46,15 @@ REFUSALS = {
 JUDGED = """
 ## By a checkpoint of torch's
 
-Through `torch.distributed.checkpoint.state_dict`, which an `Engine` saves with, three classes that
-go on by their own `state_dict` do not: `StableSPAM` [forgets its count](findings.md),
-`DAdaptSGD` [all of its state](findings.md), and `LoRARite` is refused in words, since it keeps
-its state at the first weight of each pair alone.
+Through `torch.distributed.checkpoint.state_dict`, which an `Engine` uses, three further classes do
+not go on: `StableSPAM` [forgets its count](findings.md), `DAdaptSGD`
+[all of its state](findings.md), and `LoRARite` is refused, since only the first weight of each pair
+has its state.
 
 ## Judged by a rule
 
-In an `Engine`, of {ran} classes in a workload that declares their rule, {judged} were judged,
-{alone} left alone because
-[they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
+Of {ran} classes in a workload that declares their rule, {judged} were judged, {alone} left alone
+since [they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
 {accused} accused.
 """
 

@@ -22,12 +22,11 @@ FOLDERS = tuple(ROOT / "fixtures" / name for name in ("stacks", "megatron"))
 HEADING = "## Lines in frameworks"
 
 INTRODUCTION = """\
-Tests of `fixtures/stacks` plant a defect into a run of a released framework, by an option or by
-what a restart leaves out; those of `fixtures/megatron` replace one function of Megatron-core or
-Transformer Engine. *Line* says whether a failure names the line that takes effect, or one next to
-it; *kind* whether the first wrong operation tells the kind of error. What a restart does not load
-is named by its last line that loads. `python ci/bench/stack_lines.py` writes this table of a
-report."""
+Tests of `fixtures/stacks` plant a defect by an option or leave something out of a restart;
+those of `fixtures/megatron` replace one function of Megatron-core or Transformer Engine.
+*Line*: the failure names the line that takes effect or one next to it; of a restart, the last
+line that loads. *Kind*: the first wrong operation gives the kind of error. `python
+ci/bench/stack_lines.py` writes this table from reports."""
 
 
 class Planted(NamedTuple):
@@ -162,8 +161,8 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
     rows = sorted(rows_by_name.values())
     lines, kinds = (sum(row[place] == "yes" for row in rows) for place in (2, 3))
     score = (
-        f"Of {len(rows)} defects the line is named in {lines} ({lines / len(rows):.0%}), and the "
-        f"kind in {kinds} ({kinds / len(rows):.0%})."
+        f"The line is right for {lines} of {len(rows)} defects ({lines / len(rows):.0%}), the kind "
+        f"for {kinds} ({kinds / len(rows):.0%})."
     )
     head = [["defect", "framework or file", "line", "kind"], ["---"] * 4]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])

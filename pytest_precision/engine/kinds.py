@@ -61,20 +61,19 @@ class Kind(NamedTuple):
 
 KINDS = {
     "weight": Kind(
-        "what a side that scores holds, after the cast that the test declares",
+        "each weight of a model that scores, after the declared cast",
         "of the weight",
         lasts="passing",
     ),
     "made_weight": Kind(
-        "what an engine should hold of weights that it fuses, or of one with its adapter; the name "
-        "is followed by theirs; not compared by itself",
+        "a fused weight, or a weight with its adapter, as an engine should hold it; not "
+        "compared by itself",
         "of the weight",
         lasts="passing",
         explanatory=True,
     ),
     "wrong_weight": Kind(
-        "what an engine would hold of a weight that is stale, cast twice and so on; the name is "
-        "followed by the cause; not compared by itself",
+        "a weight after a known mistake, such as a second cast; not compared by itself",
         "of the weight",
         lasts="passing",
         explanatory=True,
@@ -101,7 +100,7 @@ KINDS = {
         explanatory=True,
     ),
     "output": Kind(
-        "what each module gives back for each token, of two sides that score alike; not compared",
+        "the output of each module for each token, when scoring; not compared",
         "of the output",
         lasts="passing",
         explanatory=True,
@@ -111,7 +110,7 @@ KINDS = {
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(
-        "each rank's own sum over its microbatches, of the part of a weight that the rank holds",
+        "each rank's sum over its microbatches, for its part of a weight",
         "of the buffer",
         local=True,
         lasts="passing",
@@ -124,13 +123,13 @@ KINDS = {
         optional_beside="clip_limit",
     ),
     "clip_limit": Kind(
-        "the limit of a norm, where it is infinite, so that nothing is clipped; not compared",
+        "the limit of a norm if it is infinite; not compared",
         "float64",
         lasts="passing",
         explanatory=True,
     ),
     "final_grad": Kind(
-        "each gradient as the optimizer reads it; of a script alone",
+        "each gradient as the optimizer reads it; in scripts only",
         "of the gradient",
         lasts="passing",
         optional="tensor",
@@ -143,8 +142,8 @@ KINDS = {
         optional="tensor",
     ),
     "flag": Kind(
-        "whether the model is in training mode, which modules are in the other mode, and what of "
-        "torch's own modules or of `requires_grad` is not as it was at the start",
+        "the training mode of the model and of deviating modules; changed options of torch's "
+        "modules and `requires_grad`",
         "bool",
         optional="kind",
         discrete=True,
@@ -162,22 +161,19 @@ KINDS = {
     "recorded_amax": Kind("the amaxes that delayed scaling has recorded", "float32", local=True),
     "param": Kind("the resident weight", "of the weight", weight=True, shown_by="used_param"),
     "state": Kind(
-        "every other tensor and number of the engine's checkpoint, such as an average of weights",
+        "other tensors and numbers of the engine's checkpoint, such as an average of weights",
         "of the state",
     ),
     "extra_state": Kind(
-        "what a module saves by `get_extra_state`, and an optimizer in its state under a name",
+        "what a module saves by `get_extra_state`, and named entries of an optimizer's state",
         "of the value",
         local=True,
         optional="tensor",
     ),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
-    "rng": Kind(
-        "the states of torch's generators, on the CPU and on the device", "uint8", local=True
-    ),
+    "rng": Kind("the states of torch's generators", "uint8", local=True),
     "average": Kind(
-        "the weights and buffers of a module that no optimizer updates, such as an average of "
-        "weights, once they move",
+        "weights and buffers that no optimizer updates, such as an average, once they move",
         "of the weight",
         local=True,
         lasts="passing",
@@ -185,7 +181,7 @@ KINDS = {
         once_moved=True,
     ),
     "policy": Kind(
-        "what schedulers of torch and a `GradScaler` count, and what they are set to",
+        "counts and settings of torch's schedulers and a `GradScaler`",
         "of the value",
         local=True,
         lasts="passing",
@@ -193,7 +189,7 @@ KINDS = {
         once_moved=True,
     ),
     "host_rng": Kind(
-        "the states of Python's and numpy's own generators, once they are drawn from",
+        "the states of Python's and numpy's generators, once used",
         "uint8",
         local=True,
         lasts="passing",
@@ -201,8 +197,8 @@ KINDS = {
         once_moved=True,
     ),
     "attribute": Kind(
-        "what modules, optimizers and the engine keep in Python, and numbers of hooks, once it "
-        "is not as before the first update",
+        "Python attributes of modules, optimizers and the engine, once they change, and "
+        "numbers of hooks",
         "of the value",
         local=True,
         lasts="passing",
