@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision.check.case import Case
+from pytest_precision.check.cut_pair import as_far_as_compared, cut_pair
 from pytest_precision.check.gate_order import gates_of
 from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
@@ -29,7 +30,7 @@ from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.reader import FORWARDS, SCORES
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.whole_recording import whole_recording
+from pytest_precision.trace.unfinished import readable_recording
 
 __tracebackhide__ = is_bad_input
 
@@ -88,13 +89,10 @@ def _compare(
     first_step: int,
 ) -> Verdict:
     started = time.perf_counter()
-    sides = whole_recording("candidate", candidate), whole_recording("reference", reference)
-    if first_step > 1:
-        sides = resumed_pair(*sides, first_step)
-        terms = terms._replace(lines=False)  # logs of operations count the steps of their own run
-    expect_as_many_steps(*sides)
-    expect_the_same_part(*sides)
-    expect_one_digest(*sides)
+    sides = _sides(candidate, reference, first_step)
+    if first_step > 1 or any(side.endings for side in sides):
+        # Logs of operations count the steps of their own run, and are written at its end.
+        terms = terms._replace(lines=False)
     same = candidate.resolve() == reference.resolve()
     if is_of_scores(*sides):
         compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
@@ -109,6 +107,7 @@ def _compare(
             case, gates_of(terms.registered, recordings=True)
         )
         figures = case.figures() | dict(ruling.figures)
+    ruling = as_far_as_compared(ruling, sides)
     cell = sides[0].cell
     apart = tuple(made_otherwise(*sides))
     if first_step > 1:
@@ -127,6 +126,22 @@ def _compare(
         command=repeat,
         figures=figures,
     )
+
+
+def _sides(candidate: Path, reference: Path, first_step: int) -> tuple[Recording, Recording]:
+    """Read both recordings, and return what of them is compared.
+
+    Raises:
+        RecordingError: see `compare_recordings`.
+    """
+    sides = readable_recording("candidate", candidate), readable_recording("reference", reference)
+    if first_step > 1:
+        sides = resumed_pair(*sides, first_step)
+    sides = cut_pair(*sides)
+    expect_as_many_steps(*sides)
+    expect_the_same_part(*sides)
+    expect_one_digest(*sides)
+    return sides
 
 
 def is_of_scores(*sides: Recording) -> bool:

@@ -31,7 +31,7 @@ def report_unfinished(folder: Path) -> None:
     ) -> None:
         report(kind, error, trace)
         if folder.is_dir() and any(folder.iterdir()):
-            stays = "has an unfinished recording, which no command reads"
+            stays = "has an unfinished recording, of which `compare` reads whole steps"
             note(f"{folder} {stays}: delete it, or name another --out")
         else:
             note("nothing was recorded")

@@ -1,7 +1,8 @@
 """Make one recording of the folders of nodes that share no disk.
 
 Each node's ranks record into a folder of the same name there. Copy these to one machine, and join
-them; nothing in them changes.
+them; nothing in them changes. Ranks that have not finished are named, and of them `compare` reads
+the steps that are whole.
 
 Exit status 0 if they are joined, 2 if not.
 """
@@ -33,11 +34,12 @@ def run(args: argparse.Namespace) -> int:
 
     expect_empty(args)
     try:
-        manifest = join_recording(args.folders, args.out)
+        ranks, noticed = join_recording(args.folders, args.out)
     except RecordingError as error:
         args.parser.error(visible(str(error)))
     except OSError as error:
         got = f"{error.filename} ({error.strerror})"
         args.parser.error(visible(expected_but_got("files that can be copied", got)))
-    say(visible(f"{args.out}: {manifest.world_size} ranks of {len(args.folders)} folders"))
+    joined = f"{args.out}: {ranks} ranks of {len(args.folders)} folders"
+    say(visible("\n".join([joined, *(f"  {words}" for words in noticed)])))
     return 0

@@ -23,6 +23,7 @@ from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
 from pytest_precision.trace.rank_log import sealed_logs
+from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.sound import sound_integer, sound_list, sound_object, sound_text
 
 __tracebackhide__ = is_bad_input
@@ -60,7 +61,9 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
     return by_name
 
 
-def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str, Seal] | None:
+def put_seals(
+    folder: Path, rank: int, world_size: int, origin: RankOrigin
+) -> dict[str, Seal] | None:
     """Write the digests of a rank's files; return those of all ranks, or None if one is missing.
 
     Two that end at the same time may both be the last.
@@ -69,9 +72,9 @@ def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str
         folder: that all ranks of this node write into.
         rank: that has written its files.
         world_size: number of ranks.
-        launch: what all ranks of one launch have in common; empty if nothing is known.
+        origin: of the files.
     """
-    write_whole(seal_path(folder, rank), {"launch": launch, "files": seals(folder, rank)})
+    write_whole(seal_path(folder, rank), {"origin": origin._asdict(), "files": seals(folder, rank)})
     all_seals: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
         for other in range(world_size):
@@ -80,8 +83,8 @@ def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str
     return None
 
 
-def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
-    """Return the launch of a rank, and the seals of its files by file name, as it wrote them.
+def read_seals(folder: Path, rank: int) -> tuple[RankOrigin, dict[str, Seal]]:
+    """Return the origin of a rank's files, and their seals by file name, as the rank wrote them.
 
     Raises:
         FileNotFoundError: it has not finished, or wrote elsewhere.
@@ -90,12 +93,12 @@ def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
     path = seal_path(folder, rank)
     with regular(path) as (file, size):
         content = json.loads(mapped(file, size).numpy().tobytes())
-    sound_object(path.name, content, ["launch", "files"])
+    sound_object(path.name, content, ["origin", "files"])
+    origin = RankOrigin.sound(content["origin"])
     files = sound_object("files", content["files"])
     optional = [name for name in optional_files_of(rank) if name in files]
     sound_object("files", files, [*files_of(rank), *optional])
-    launch = sound_text("launch", content["launch"])
-    return launch, {name: sound_seal(value) for name, value in files.items()}
+    return origin, {name: sound_seal(value) for name, value in files.items()}
 
 
 def has_seals(folder: Path) -> bool:
@@ -166,12 +169,16 @@ class SealedFiles(TraceFiles):
         folder: of the recording.
         seals: name of each file to its seal; other files are no part of the recording.
 
+    Attributes:
+        folder: as given.
+
     Raises:
         ValueError: a file is not as it was sealed.
         OSError: a file cannot be read.
     """
 
     def __init__(self, folder: Path, seals: Mapping[str, Seal]) -> None:
+        self.folder = folder
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
