@@ -49,6 +49,8 @@ def compare_recordings(
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
     first_step: int = 1,
+    *,
+    ranks: bool = False,
 ) -> Verdict:
     """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
 
@@ -61,12 +63,13 @@ def compare_recordings(
             recording says.
         repeat: the command that compares again.
         first_step: step of the reference that the candidate's first one must agree with.
+        ranks: whether the verdict has host and device of each rank.
 
     Raises:
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compare(candidate, reference, terms, nodeid, axes, repeat, first_step)
+        return _compare(candidate, reference, terms, nodeid, axes, repeat, first_step, ranks=ranks)
     except RecordingError:
         raise
     except Exception as error:
@@ -87,6 +90,8 @@ def _compare(
     axes: Mapping[str, AxisValue] | None,
     repeat: str,
     first_step: int,
+    *,
+    ranks: bool,
 ) -> Verdict:
     started = time.perf_counter()
     sides = _sides(candidate, reference, first_step)
@@ -113,7 +118,7 @@ def _compare(
     if first_step > 1:
         apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
-    figures["recorded"] = {side.name: _how(side) for side in sides}
+    figures["recorded"] = {side.name: _how(side, ranks=ranks) for side in sides}
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
@@ -152,8 +157,13 @@ def is_of_scores(*sides: Recording) -> bool:
     return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
-def _how(side: Recording) -> dict[str, Any]:
-    """Return of what a recording was made, without folders of this machine."""
+def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
+    """Return of what a recording was made, without folders of this machine.
+
+    Args:
+        side: the recording.
+        ranks: whether it is said where each rank ran.
+    """
     manifest = side.manifest
     assert manifest is not None
     script, folder = PurePath(manifest.script), Path.cwd()
@@ -162,6 +172,7 @@ def _how(side: Recording) -> dict[str, Any]:
         "arguments": list(manifest.arguments),
         "revision": manifest.revision,
         "date": manifest.date,
+        **({"ranks": [place.with_serial for place in side.trace.places]} if ranks else {}),
     }
 
 

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,11 @@ def add_to(commands: Any) -> None:
         type=count_of,
         default=1,
         help="compare a candidate that was resumed: its first step with step N of the reference",
+    )
+    parser.add_argument(
+        "--ranks",
+        action="store_true",
+        help="also say on which host and device each rank ran, with the UUID of a GPU",
     )
 
 
@@ -117,14 +123,24 @@ def run(args: argparse.Namespace) -> int:
                 name,
                 repeat=repeat,
                 first_step=args.first_step,
+                ranks=args.ranks,
             )
-        return show(args, verdict)
+        status = show(args, verdict)
+        if args.ranks and not args.json:
+            say(visible("\n".join(_places(verdict))))
+        return status
     except KeyboardInterrupt:
         note("stopped: nothing was written, and both recordings are as they were")
         return INTERRUPTED
     except (argparse.ArgumentTypeError, RecordingError, ValueError, usage_error()) as error:
         args.parser.error(visible(str(error)))
         raise  # it has ended this process
+
+
+def _places(verdict: Verdict) -> Iterator[str]:
+    """Yield a line for each rank of both recordings: where it ran."""
+    for side, facts in verdict.recorded.items():
+        yield from (f"  {side}: {place}" for place in facts["ranks"])
 
 
 def terms_of(args: argparse.Namespace) -> Terms:

@@ -31,6 +31,11 @@ class RankPlace(NamedTuple):
             serial = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
         return cls(rank, socket.gethostname(), str(device), serial)
 
+    @property
+    def with_serial(self) -> str:
+        """Return the place in words, with the UUID of a GPU."""
+        return f"{self}{f' {self.serial}' * bool(self.serial)}"
+
     def __str__(self) -> str:
         place = ", ".join(filter(None, (self.host, self.device)))
         return f"rank {self.rank} ({place})" if place else f"rank {self.rank}"
