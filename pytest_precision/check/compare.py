@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -26,6 +27,7 @@ from pytest_precision.matrix.tensor_key import from_any_module
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
+from pytest_precision.trace.address import Address, at_hand
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.reader import FORWARDS, SCORES
@@ -42,8 +44,8 @@ TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 
 
 def compare_recordings(
-    candidate: Path,
-    reference: Path,
+    candidate: Path | Address,
+    reference: Path | Address,
     terms: Terms,
     nodeid: str,
     axes: Mapping[str, AxisValue] | None = None,
@@ -55,8 +57,8 @@ def compare_recordings(
     """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
 
     Args:
-        candidate: the folder of the recording under test.
-        reference: the folder of the one that it must agree with.
+        candidate: the folder, or address, of the recording under test.
+        reference: that of the one that it must agree with.
         terms: what the candidate is held to.
         nodeid: name of the check.
         axes: those of the cell that the check belongs to; without one, what the candidate's
@@ -69,7 +71,11 @@ def compare_recordings(
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compare(candidate, reference, terms, nodeid, axes, repeat, first_step, ranks=ranks)
+        with ExitStack() as copies:
+            ours, theirs = map(copies.enter_context, map(at_hand, (candidate, reference)))
+            theirs = ours if str(candidate) == str(reference) else theirs
+            verdict = _compare(ours, theirs, terms, nodeid, axes, repeat, first_step, ranks=ranks)
+        return replace(verdict, candidate=str(candidate), reference=str(reference))
     except RecordingError:
         raise
     except Exception as error:

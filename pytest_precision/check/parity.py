@@ -183,6 +183,7 @@ class Parity(ScoredTest):
         """
         __tracebackhide__ = True
         from pytest_precision.check.compare import compare_recordings
+        from pytest_precision.trace.address import place_of
 
         for side, folder in (("candidate", candidate), ("reference", reference)):
             advice = "give the folder that --out of record named"
@@ -191,7 +192,7 @@ class Parity(ScoredTest):
         terms = Terms.of(criterion)._replace(root=self.root)
         axes = axes_of(self.cell)
         return self._stored_verdict(
-            compare_recordings(Path(candidate), Path(reference), terms, self.nodeid, axes)
+            compare_recordings(place_of(candidate), place_of(reference), terms, self.nodeid, axes)
         )
 
 

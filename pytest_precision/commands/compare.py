@@ -16,7 +16,7 @@ from pytest_precision._progress import shown
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, add_quiet, note, say
-from pytest_precision.commands._arguments import count_of
+from pytest_precision.commands._arguments import count_of, place_argument
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -40,8 +40,11 @@ FEW = 5
 def add_to(commands: Any) -> None:
     """Add the command `compare` and its options to the command line's parser."""
     parser = add_command(commands, "compare", run, "compare two recordings", __doc__)
-    parser.add_argument("candidate", type=Path, help="folder of the recording under test")
-    parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
+    parser.add_argument(
+        "candidate", type=place_argument, help="folder or address of the recording under test"
+    )
+    words = "folder or address of the one that it must agree with"
+    parser.add_argument("reference", type=place_argument, help=words)
     add_judging_options(parser)
     add_json(parser)
     add_quiet(parser)

@@ -15,6 +15,7 @@ from pytest_precision.recorders.scripts.current import record
 from pytest_precision.recorders.scripts.recorded_run import RecordedRun
 from pytest_precision.recorders.watching.loop_watch import LoopWatch
 from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
+from pytest_precision.trace.address import place_of
 from pytest_precision.trace.manifest import Manifest
 
 RECORDED_STEPS = 10
@@ -114,6 +115,11 @@ class Recorder:
         elif out is None:
             raise ValueError(expected_but_got("out=, watch= or replay=", "none of them"))
         else:
+            if not isinstance(place_of(out), Path):
+                advice = "record into a folder, and copy it there"
+                raise ValueError(
+                    expected_but_got("a folder of this machine", named("out", out), advice)
+                )
             caller = Path(sys._getframe(1).f_code.co_filename)
             manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
             self._run = RecordedRun(model, optimizer, Path(out).absolute(), manifest, rank_of)
