@@ -27,11 +27,11 @@ from pytest_precision.matrix.tensor_key import from_any_module
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
 from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
-from pytest_precision.trace.address import Address, at_hand
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.reader import FORWARDS, SCORES
 from pytest_precision.trace.recording import Recording
+from pytest_precision.trace.remote_folder import RemoteFolder, at_hand
 from pytest_precision.trace.unfinished import readable_recording
 
 __tracebackhide__ = is_bad_input
@@ -44,8 +44,8 @@ TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 
 
 def compare_recordings(
-    candidate: Path | Address,
-    reference: Path | Address,
+    candidate: Path | RemoteFolder,
+    reference: Path | RemoteFolder,
     terms: Terms,
     nodeid: str,
     axes: Mapping[str, AxisValue] | None = None,

@@ -7,17 +7,17 @@ import re
 from pathlib import Path
 
 from pytest_precision.errors import expected_but_got
-from pytest_precision.trace.address import Address, place_of
+from pytest_precision.trace.remote_folder import RemoteFolder, folder_named
 
 
-def place_argument(text: str) -> Path | Address:
+def place_argument(text: str) -> Path | RemoteFolder:
     """Parse a text into a folder, or into an address such as `s3://bucket/run`.
 
     Raises:
         argparse.ArgumentTypeError: an address has credentials.
     """
     try:
-        return place_of(text)
+        return folder_named(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from pytest_precision._progress import in_bytes
 from pytest_precision.commands import note
-from pytest_precision.trace.address import Address
+from pytest_precision.trace.remote_folder import RemoteFolder
 
 _OF_FIRST_RANK = re.compile(r"(\D0|recording)\.")
 """How the names of files begin that the first rank writes, such as `rank0.bin`."""
@@ -22,14 +22,14 @@ def size_of_first_rank(folder: Path) -> int:
 
 
 def say_recorded(
-    place: Path | Address, nbytes: int, script: str, steps: int, unit: str = "step"
+    place: Path | RemoteFolder, nbytes: int, script: str, steps: int, unit: str = "step"
 ) -> None:
     """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
     plural = "" if steps == 1 else "s"
     note(f"recorded {steps} {unit}{plural} of {script} in {place}: {in_bytes(nbytes)}")
 
 
-def report_unfinished(folder: Path, place: Path | Address) -> None:
+def report_unfinished(folder: Path, place: Path | RemoteFolder) -> None:
     """Have Python's report of an error end with what the error has left in a folder.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_precision._visible import visible
 from pytest_precision.commands._arguments import folder_argument
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.trace.address import Address
+from pytest_precision.trace.remote_folder import RemoteFolder
 
 NEW_FOLDER = "a new or empty folder, the same for all ranks"
 
@@ -18,7 +18,7 @@ NEW_FOLDER = "a new or empty folder, the same for all ranks"
 def add_out(
     parser: argparse.ArgumentParser,
     text: str = NEW_FOLDER,
-    kind: Callable[[str], Path | Address] = folder_argument,
+    kind: Callable[[str], Path | RemoteFolder] = folder_argument,
 ) -> None:
     """Add the option `--out`, the folder that `expect_empty` makes, with this help."""
     required = kind is folder_argument  # a run that is watched writes nothing

@@ -16,7 +16,7 @@ from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, say
 from pytest_precision.commands._arguments import folder_argument, place_argument
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.trace.address import at_hand
+from pytest_precision.trace.remote_folder import at_hand
 
 
 def add_to(commands: Any) -> None:

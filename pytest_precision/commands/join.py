@@ -18,7 +18,7 @@ from pytest_precision.commands import add_command, say
 from pytest_precision.commands._arguments import place_argument
 from pytest_precision.commands._out import add_out, expect_empty
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.trace.address import at_hand
+from pytest_precision.trace.remote_folder import at_hand
 
 
 def add_to(commands: Any) -> None:

@@ -37,8 +37,7 @@ SEAL_BYTES = 16 << 20
 
 def files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into every recording."""
-    logs = (log.file_of(rank) for log in sealed_logs() if not log.is_optional)
-    return f"rank{rank}.json", f"rank{rank}.bin", *logs
+    return f"rank{rank}.json", f"rank{rank}.bin"
 
 
 def log_of(rank: int) -> str:
@@ -48,7 +47,19 @@ def log_of(rank: int) -> str:
 
 def optional_files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into some recordings."""
-    return log_of(rank), *(log.file_of(rank) for log in sealed_logs() if log.is_optional)
+    return log_of(rank), *(log.file_of(rank) for log in sealed_logs())
+
+
+def drop_empty_logs(folder: Path, rank: int) -> None:
+    """Remove those of a rank's logs that say nothing, as all of a script mostly do.
+
+    A recording of a thousand ranks would have three thousand such files.
+    """
+    for log in sealed_logs():
+        path = folder / log.file_of(rank)
+        with suppress(FileNotFoundError):
+            if json.loads(path.read_text(encoding="utf-8")) == in_json(log.nothing()):
+                path.unlink()
 
 
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
@@ -74,6 +85,7 @@ def put_seals(
         world_size: number of ranks.
         origin: of the files.
     """
+    drop_empty_logs(folder, rank)
     write_whole(seal_path(folder, rank), {"origin": origin._asdict(), "files": seals(folder, rank)})
     all_seals: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
@@ -167,7 +179,9 @@ class SealedFiles(TraceFiles):
 
     Args:
         folder: of the recording.
-        seals: name of each file to its seal; other files are no part of the recording.
+        seals: name of each file to its seal; other files are no part of the recording. A rank
+            without a log had nothing to say.
+        world_size: number of ranks.
 
     Attributes:
         folder: as given.
@@ -177,17 +191,23 @@ class SealedFiles(TraceFiles):
         OSError: a file cannot be read.
     """
 
-    def __init__(self, folder: Path, seals: Mapping[str, Seal]) -> None:
+    def __init__(self, folder: Path, seals: Mapping[str, Seal], world_size: int) -> None:
         self.folder = folder
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
         self._contents = {name: checked(paths[name], seal) for name, seal in seals.items()}
-        self._parsed: dict[str, Any] = {}
+        self._parsed = {
+            log.file_of(rank): nothing
+            for log in sealed_logs()
+            for nothing in (in_json(log.nothing()),)
+            for rank in range(world_size)
+            if log.file_of(rank) not in seals
+        }
 
     def has(self, path: Path) -> bool:
-        """Return whether the recording's manifest names a file."""
-        return path.name in self._contents
+        """Return whether the content of a file is known: the manifest names it, or need not."""
+        return path.name in self._contents or path.name in self._parsed
 
     def data(self, path: Path) -> Any:
         """Return the parsed content of a JSON file of the recording; callers must not change it."""
@@ -223,6 +243,11 @@ def checked(path: Path, seal: Seal) -> Tensor:
     if digest(content) != expected:
         raise ValueError(expected_but_got(f"{path.name} as it was written", "another digest of it"))
     return content
+
+
+def in_json(content: Any) -> Any:
+    """Return plain data as a JSON file has it, in which a tuple is a list."""
+    return json.loads(json.dumps(content))
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +10,10 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.trace.journal import Journaled, read_journal
 from pytest_precision.trace.manifest import JOIN, Manifest, damaged
-from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.rank_origin import RankOrigin, expect_one_release
 from pytest_precision.trace.rank_place import RankPlace
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.sealed import Seal, SealedFiles, read_seals
+from pytest_precision.trace.sealed import Seal, SealedFiles, files_of, read_seals
 from pytest_precision.trace.whole_recording import (
     SHOWN,
     UNFINISHED,
@@ -53,17 +51,13 @@ class UnfinishedFiles(SealedFiles):
         unfinished: Mapping[int, Journaled],
         world_size: int,
     ) -> None:
-        super().__init__(folder, seals)
+        traces = {name for rank in range(world_size) for name in files_of(rank)}
+        super().__init__(
+            folder, {name: seal for name, seal in seals.items() if name in traces}, world_size
+        )
         for rank, left in unfinished.items():
             self._contents[f"rank{rank}.bin"] = left.content
             self._parsed[f"rank{rank}.json"] = left.index
-        for rank in range(world_size):
-            for log in sealed_logs():
-                self._parsed[log.file_of(rank)] = json.loads(json.dumps(log.nothing()))
-
-    def has(self, path: Path) -> bool:
-        """Return whether a file of the recording can be read, or its content is known."""
-        return super().has(path) or path.name in self._parsed
 
 
 def readable_recording(name: str, folder: Path) -> Recording:
@@ -104,7 +98,7 @@ def _until_the_end(name: str, folder: Path, manifest: Manifest) -> Recording:
     expect_one_release(origins)
     if not unfinished:  # no rank could see the seals of all
         manifest = replace(manifest, files=seals)
-        return sound_recording(name, manifest, SealedFiles(folder, seals))
+        return sound_recording(name, manifest, SealedFiles(folder, seals, manifest.world_size))
     begun = min(unfinished, key=lambda rank: unfinished[rank].steps)
     if not unfinished[begun].steps:
         got = f"{folder}, in which rank {begun} ({origins[begun].host}) has none"

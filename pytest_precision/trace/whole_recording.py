@@ -39,7 +39,9 @@ def whole_recording(name: str, folder: Path) -> Recording:
     manifest = Manifest.read(folder)
     expect_complete(folder, manifest)
     try:
-        return sound_recording(name, manifest, SealedFiles(folder, manifest.files))
+        return sound_recording(
+            name, manifest, SealedFiles(folder, manifest.files, manifest.world_size)
+        )
     except Exception as error:
         raise damaged(folder, error) from error
 
@@ -53,16 +55,14 @@ def sound_recording(name: str, manifest: Manifest, files: SealedFiles) -> Record
     folder = files.folder
     ranks = range(manifest.world_size)
     for rank in ranks:
-        index, tensors, *_ = (folder / name for name in files_of(rank))
+        index, tensors = (folder / name for name in files_of(rank))
         fields, content = Header.__dataclass_fields__, files.bytes(tensors)
         if manifest.format == FORMAT:
             expect_index(files.data(index), fields, len(ranks), content)
         else:
             expect_index_of_format_2(files.data(index), fields, len(ranks), content.numel())
         for log in sealed_logs():
-            path = folder / log.file_of(rank)
-            if not log.is_optional or files.has(path):
-                log.expect_sound(files.data(path))
+            log.expect_sound(files.data(folder / log.file_of(rank)))
     trace = Trace(folder, manifest.world_size, files=files)
     cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
     return Recording(name, cell, trace, manifest, RECORDING)

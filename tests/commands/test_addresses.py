@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
+from pytest_precision import Recorder
 from pytest_precision.__main__ import main
 
 SECRET = "hidden-word"
@@ -103,3 +105,10 @@ def test_what_has_to_be_installed_is_said(
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     text = refused(capsys, "compare", "s3://bucket/a", "b")
     assert "pip install 'pytest-precision[fsspec]'" in text
+
+
+def test_a_recorder_takes_folders_alone() -> None:
+    """It would make one with the name of the address."""
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="a folder of this machine but got out=s3://bucket/a"):
+        Recorder(model, torch.optim.SGD(model.parameters()), out="s3://bucket/a")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ _LAST = re.compile(r"(seal|recording)")
 """Names of files that say that others are whole, which are sent after these."""
 
 
-class Address:
+class RemoteFolder:
     """The address of a folder in a file system that fsspec knows.
 
     Args:
@@ -54,7 +54,7 @@ class Address:
         with self._opened() as (files, path):
             taken = files.find(path) if files.exists(path) else []
         if taken:
-            got = f"--out={self}, which has {_name(taken[0])}"
+            got = f"--out={self}, which has {PurePosixPath(taken[0]).name}"
             raise RecordingError(expected_but_got("a new or empty folder", got, "name another"))
 
     @contextmanager
@@ -89,7 +89,7 @@ class Address:
             folder.mkdir()
             with self._opened() as (files, path):
                 for file in files.ls(path, detail=False):
-                    files.get_file(file, str(folder / _name(file)))
+                    files.get_file(file, str(folder / PurePosixPath(file).name))
             try:
                 yield folder
             except RecordingError as error:
@@ -130,17 +130,17 @@ class Address:
             raise RecordingError(expected_but_got("an address that can be used", got)) from error
 
 
-def place_of(text: str | Path) -> Path | Address:
+def folder_named(text: str | Path) -> Path | RemoteFolder:
     """Return the folder of this machine, or the address, that a text names.
 
     Raises:
         ValueError: an address has credentials.
     """
-    return Address(text) if isinstance(text, str) and _ADDRESS.match(text) else Path(text)
+    return RemoteFolder(text) if isinstance(text, str) and _ADDRESS.match(text) else Path(text)
 
 
 @contextmanager
-def at_hand(place: Path | Address) -> Iterator[Path]:
+def at_hand(place: Path | RemoteFolder) -> Iterator[Path]:
     """Yield the folder of a recording on this machine, of one at an address a copy.
 
     Raises:
@@ -151,10 +151,6 @@ def at_hand(place: Path | Address) -> Iterator[Path]:
     else:
         with place.fetched() as folder:
             yield folder
-
-
-def _name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
 
 
 def _order(file: Path) -> tuple[bool, str]:
