@@ -24,7 +24,10 @@ from pytest_precision.trace.whole_recording import (
 
 __tracebackhide__ = is_bad_input
 
-UNKNOWN = "and has not said why: it was killed, its disk is full, its node died, or it hangs"
+UNKNOWN = (
+    "and has not said why: it was killed, its disk is full, its node died, or it hangs or "
+    "still runs"
+)
 """What is known of the end of a rank that could say nothing."""
 
 

@@ -81,7 +81,7 @@ def cuts(content: bytes) -> Iterator[bytes]:
     """Yield shorter versions of a file, and such with another byte."""
     for end in range(0, len(content), 131):
         yield content[:end]
-    for at in range(0, len(content), 257):
+    for at in range(0, len(content), 29):
         yield content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
