@@ -110,7 +110,9 @@ def _until_the_end(name: str, folder: Path, manifest: Manifest) -> Recording:
     files = UnfinishedFiles(folder, seals, unfinished, manifest.world_size)
     recording = sound_recording(name, manifest, files)
     endings = (*_endings(unfinished, recording.trace.places),)
-    return replace(recording, endings=endings).until(unfinished[begun].steps)
+    # A rank that has finished may have made fewer steps, too.
+    last = (files.data(folder / f"rank{rank}.json")["moments"][-1] for rank in ranks)
+    return replace(recording, endings=endings).until(min(step for _, _, step, *_ in last))
 
 
 def _expect_all(folder: Path, manifest: Manifest, origins: Mapping[int, RankOrigin]) -> None:

@@ -50,7 +50,8 @@ def test_a_rank_of_another_node_is_named(
     whole = str(nodes[0].disk.parent / "wrong")
     shutil.copytree(whole, f"{whole}2")
     assert main(["compare", f"{whole}2", whole]) == 1
-    divergent = "reduced_grad of weight in the candidate: rank 1 and rank 0 hold different bits"
+    ranks = "rank 1 (node1, cpu) and rank 0 (node0, cpu)"
+    divergent = f"reduced_grad of weight in the candidate: {ranks} hold different bits"
     assert divergent in capsys.readouterr().out
 
 
@@ -102,7 +103,8 @@ def test_a_node_that_dies_ends_the_other(
     assert second.endswith("status -9"), second
     assert first.endswith("status 1"), first
     assert joined(nodes, "died") == 0
-    assert "ended after step 2, and has not said why" in capsys.readouterr().out
+    ended = "rank 1 (node1, cpu) ended after step 2, and has not said why"
+    assert ended in capsys.readouterr().out
 
 
 @pytest.mark.nightly
@@ -112,7 +114,7 @@ def test_a_full_disk_names_rank_and_host(nodes: list[Node]) -> None:
     small = f"mount -t tmpfs -o size=60k none {common} && cp {disk}/loop.py {common}"
     first, second = record(nodes, "full", mount=small)
     assert second.endswith("status 2"), second
-    room = f"expected room for a recording in full (rank 1 on {socket.gethostname()})"
+    room = f"expected room for a recording in full (rank 1 on {nodes[1].host})"
     assert room in second
     assert first.endswith("status 1"), first
 
