@@ -80,7 +80,12 @@ def test_an_error_sends_the_steps_before(
         record("memory://b")
     capsys.readouterr()
     assert main(["compare", "memory://b", "memory://a"]) == 2
-    assert "ended after step 2, by ZeroDivisionError" in capsys.readouterr().out
+    ended = "ended after step 2, by ZeroDivisionError"
+    assert ended in capsys.readouterr().out
+    assert ended in refused(capsys, "export", "memory://b", "--out", "b.safetensors")
+    MemoryFileSystem.store.pop("/b/recording.json")
+    text = refused(capsys, "compare", "memory://b", "memory://a")
+    assert "expected the folder of a recording but got memory://b, which has no" in text
 
 
 def test_no_credentials_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +105,8 @@ def test_what_has_to_be_installed_is_said(
 ) -> None:
     """Of a file system, of an unknown one, and of fsspec itself."""
     assert "Install s3fs to access S3" in refused(capsys, "compare", "s3://bucket/a", "b")
+    text = refused(capsys, "compare", "memory://none", "b")
+    assert "an address that can be used but got memory://none (FileNotFoundError" in text
     assert "Protocol not known: zzz" in refused(capsys, "compare", "zzz://bucket/a", "b")
     assert "expected a folder of this machine" in refused(capsys, "join", "a", "--out", "s3://b")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)

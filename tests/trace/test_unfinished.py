@@ -77,6 +77,14 @@ def test_whole_steps_are_those_of_a_rank_that_finishes(folder: Path, tmp_path: P
     assert ending.startswith(f"rank 1 ended after step {STEPS - 1}, and has not said why")
 
 
+def test_a_rank_that_finished_early_limits_the_steps(tmp_path: Path) -> None:
+    """No step is compared that one of the ranks has not made."""
+    Manifest.now(tmp_path / "train.py", [], STEPS, []).write(tmp_path, 2)
+    write(tmp_path, 0, 1, finished=True)
+    write(tmp_path, 1, STEPS, finished=False)
+    assert readable_recording("candidate", tmp_path).cell.sequence == "train1"
+
+
 def cuts(content: bytes) -> Iterator[bytes]:
     """Yield shorter versions of a file, and such with another byte."""
     for end in range(0, len(content), 131):
