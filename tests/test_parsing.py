@@ -35,6 +35,7 @@ PARSERS = frozenset(
 """Methods that take a text apart, or ask how it begins or ends."""
 
 NO_NAMES = {
+    "trace/remote_folder.py": "addresses, and the order in which files are sent",
     "engine/attributes.py": "names and modules of Python's classes and attributes",
     "engine/further.py": "names of Python's attributes",
     "engine/modes.py": "modules of Python's classes",

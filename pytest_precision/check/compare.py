@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -13,6 +14,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision.check.case import Case
+from pytest_precision.check.cut_pair import as_far_as_compared, cut_pair
 from pytest_precision.check.gate_order import gates_of
 from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
@@ -29,7 +31,8 @@ from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import AGAIN
 from pytest_precision.trace.reader import FORWARDS, SCORES
 from pytest_precision.trace.recording import Recording
-from pytest_precision.trace.whole_recording import whole_recording
+from pytest_precision.trace.remote_folder import RemoteFolder, at_hand
+from pytest_precision.trace.unfinished import readable_recording
 
 __tracebackhide__ = is_bad_input
 
@@ -41,31 +44,38 @@ TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 
 
 def compare_recordings(
-    candidate: Path,
-    reference: Path,
+    candidate: Path | RemoteFolder,
+    reference: Path | RemoteFolder,
     terms: Terms,
     nodeid: str,
     axes: Mapping[str, AxisValue] | None = None,
     repeat: str = "",
     first_step: int = 1,
+    *,
+    ranks: bool = False,
 ) -> Verdict:
     """Compare two recordings on disk, and return the same kind of verdict as `parity.check`.
 
     Args:
-        candidate: the folder of the recording under test.
-        reference: the folder of the one that it must agree with.
+        candidate: the folder, or address, of the recording under test.
+        reference: that of the one that it must agree with.
         terms: what the candidate is held to.
         nodeid: name of the check.
         axes: those of the cell that the check belongs to; without one, what the candidate's
             recording says.
         repeat: the command that compares again.
         first_step: step of the reference that the candidate's first one must agree with.
+        ranks: whether the verdict has host and device of each rank.
 
     Raises:
         RecordingError: a folder holds no whole recording, or the two cannot be compared.
     """
     try:
-        return _compare(candidate, reference, terms, nodeid, axes, repeat, first_step)
+        with ExitStack() as copies:
+            ours, theirs = map(copies.enter_context, map(at_hand, (candidate, reference)))
+            theirs = ours if str(candidate) == str(reference) else theirs
+            verdict = _compare(ours, theirs, terms, nodeid, axes, repeat, first_step, ranks=ranks)
+        return replace(verdict, candidate=str(candidate), reference=str(reference))
     except RecordingError:
         raise
     except Exception as error:
@@ -86,15 +96,14 @@ def _compare(
     axes: Mapping[str, AxisValue] | None,
     repeat: str,
     first_step: int,
+    *,
+    ranks: bool,
 ) -> Verdict:
     started = time.perf_counter()
-    sides = whole_recording("candidate", candidate), whole_recording("reference", reference)
-    if first_step > 1:
-        sides = resumed_pair(*sides, first_step)
-        terms = terms._replace(lines=False)  # logs of operations count the steps of their own run
-    expect_as_many_steps(*sides)
-    expect_the_same_part(*sides)
-    expect_one_digest(*sides)
+    sides = _sides(candidate, reference, first_step)
+    if first_step > 1 or any(side.endings for side in sides):
+        # Logs of operations count the steps of their own run, and are written at its end.
+        terms = terms._replace(lines=False)
     same = candidate.resolve() == reference.resolve()
     if is_of_scores(*sides):
         compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
@@ -109,12 +118,13 @@ def _compare(
             case, gates_of(terms.registered, recordings=True)
         )
         figures = case.figures() | dict(ruling.figures)
+    ruling = as_far_as_compared(ruling, sides)
     cell = sides[0].cell
     apart = tuple(made_otherwise(*sides))
     if first_step > 1:
         apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
-    figures["recorded"] = {side.name: _how(side) for side in sides}
+    figures["recorded"] = {side.name: _how(side, ranks=ranks) for side in sides}
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
@@ -129,6 +139,22 @@ def _compare(
     )
 
 
+def _sides(candidate: Path, reference: Path, first_step: int) -> tuple[Recording, Recording]:
+    """Read both recordings, and return what of them is compared.
+
+    Raises:
+        RecordingError: see `compare_recordings`.
+    """
+    sides = readable_recording("candidate", candidate), readable_recording("reference", reference)
+    if first_step > 1:
+        sides = resumed_pair(*sides, first_step)
+    sides = cut_pair(*sides)
+    expect_as_many_steps(*sides)
+    expect_the_same_part(*sides)
+    expect_one_digest(*sides)
+    return sides
+
+
 def is_of_scores(*sides: Recording) -> bool:
     """Return whether a side was recorded as it scored, or both show no more than such sides do."""
     if any({SCORES, FORWARDS} & side.trace.header.environment.keys() for side in sides):
@@ -137,8 +163,13 @@ def is_of_scores(*sides: Recording) -> bool:
     return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
-def _how(side: Recording) -> dict[str, Any]:
-    """Return of what a recording was made, without folders of this machine."""
+def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
+    """Return of what a recording was made, without folders of this machine.
+
+    Args:
+        side: the recording.
+        ranks: whether it is said where each rank ran.
+    """
     manifest = side.manifest
     assert manifest is not None
     script, folder = PurePath(manifest.script), Path.cwd()
@@ -147,6 +178,7 @@ def _how(side: Recording) -> dict[str, Any]:
         "arguments": list(manifest.arguments),
         "revision": manifest.revision,
         "date": manifest.date,
+        **({"ranks": [place.with_serial for place in side.trace.places]} if ranks else {}),
     }
 
 

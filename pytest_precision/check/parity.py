@@ -183,6 +183,7 @@ class Parity(ScoredTest):
         """
         __tracebackhide__ = True
         from pytest_precision.check.compare import compare_recordings
+        from pytest_precision.trace.remote_folder import folder_named
 
         for side, folder in (("candidate", candidate), ("reference", reference)):
             advice = "give the folder that --out of record named"
@@ -190,9 +191,8 @@ class Parity(ScoredTest):
             _expect_name(side, str(folder), "the folder of a recording")
         terms = Terms.of(criterion)._replace(root=self.root)
         axes = axes_of(self.cell)
-        return self._stored_verdict(
-            compare_recordings(Path(candidate), Path(reference), terms, self.nodeid, axes)
-        )
+        sides = folder_named(candidate), folder_named(reference)
+        return self._stored_verdict(compare_recordings(*sides, terms, self.nodeid, axes))
 
 
 def _expect_name(argument: str, name: str, expected: str) -> None:

@@ -1,11 +1,37 @@
-"""Parse the arguments of commands that are numbers."""
+"""Parse the arguments of commands that are numbers, folders and addresses."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 from pytest_precision.errors import expected_but_got
+from pytest_precision.trace.remote_folder import RemoteFolder, folder_named
+
+
+def place_argument(text: str) -> Path | RemoteFolder:
+    """Parse a text into a folder, or into an address such as `s3://bucket/run`.
+
+    Raises:
+        argparse.ArgumentTypeError: an address has credentials.
+    """
+    try:
+        return folder_named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def folder_argument(text: str) -> Path:
+    """Parse a text into a folder of this machine.
+
+    Raises:
+        argparse.ArgumentTypeError: it is an address.
+    """
+    place = place_argument(text)
+    if not isinstance(place, Path):
+        raise argparse.ArgumentTypeError(expected_but_got("a folder of this machine", place))
+    return place
 
 
 def count_of(text: str) -> int:

@@ -9,30 +9,43 @@ from types import TracebackType
 
 from pytest_precision._progress import in_bytes
 from pytest_precision.commands import note
+from pytest_precision.trace.remote_folder import RemoteFolder
 
 _OF_FIRST_RANK = re.compile(r"(\D0|recording)\.")
 """How the names of files begin that the first rank writes, such as `rank0.bin`."""
 
 
-def say_recorded(folder: Path, script: str, steps: int, unit: str = "step") -> None:
-    """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
+def size_of_first_rank(folder: Path) -> int:
+    """Return the number of bytes that the first rank has written into a folder."""
     files = [file for file in folder.iterdir() if _OF_FIRST_RANK.search(file.name)]
-    size = in_bytes(sum(file.stat().st_size for file in files))
+    return sum(file.stat().st_size for file in files)
+
+
+def say_recorded(
+    place: Path | RemoteFolder, nbytes: int, script: str, steps: int, unit: str = "step"
+) -> None:
+    """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
     plural = "" if steps == 1 else "s"
-    note(f"recorded {steps} {unit}{plural} of {script} in {folder}: {size}")
+    note(f"recorded {steps} {unit}{plural} of {script} in {place}: {in_bytes(nbytes)}")
 
 
-def report_unfinished(folder: Path) -> None:
-    """Have Python's report of an error end with what the error has left in a folder."""
+def report_unfinished(folder: Path, place: Path | RemoteFolder) -> None:
+    """Have Python's report of an error end with what the error has left in a folder.
+
+    Args:
+        folder: the one that was recorded into.
+        place: where it is to be found.
+    """
     report = sys.excepthook
+    begun = folder.is_dir() and any(folder.iterdir())
 
     def report_left(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         report(kind, error, trace)
-        if folder.is_dir() and any(folder.iterdir()):
-            stays = "has an unfinished recording, which no command reads"
-            note(f"{folder} {stays}: delete it, or name another --out")
+        if begun:
+            stays = "has an unfinished recording, of which `compare` reads whole steps"
+            note(f"{place} {stays}: delete it, or name another --out")
         else:
             note("nothing was recorded")
 

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from pytest_precision._progress import shown
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, add_quiet, note, say
-from pytest_precision.commands._arguments import count_of
+from pytest_precision.commands._arguments import count_of, place_argument
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.calls import CALLS, on_the_command_line
 from pytest_precision.parity.compare.criterion import Criterion
@@ -39,8 +40,11 @@ FEW = 5
 def add_to(commands: Any) -> None:
     """Add the command `compare` and its options to the command line's parser."""
     parser = add_command(commands, "compare", run, "compare two recordings", __doc__)
-    parser.add_argument("candidate", type=Path, help="folder of the recording under test")
-    parser.add_argument("reference", type=Path, help="folder of the one that it must agree with")
+    parser.add_argument(
+        "candidate", type=place_argument, help="folder or address of the recording under test"
+    )
+    words = "folder or address of the one that it must agree with"
+    parser.add_argument("reference", type=place_argument, help=words)
     add_judging_options(parser)
     add_json(parser)
     add_quiet(parser)
@@ -51,6 +55,11 @@ def add_to(commands: Any) -> None:
         type=count_of,
         default=1,
         help="compare a candidate that was resumed: its first step with step N of the reference",
+    )
+    parser.add_argument(
+        "--ranks",
+        action="store_true",
+        help="also say on which host and device each rank ran, with the UUID of a GPU",
     )
 
 
@@ -117,14 +126,24 @@ def run(args: argparse.Namespace) -> int:
                 name,
                 repeat=repeat,
                 first_step=args.first_step,
+                ranks=args.ranks,
             )
-        return show(args, verdict)
+        status = show(args, verdict)
+        if args.ranks and not args.json:
+            say(visible("\n".join(_places(verdict))))
+        return status
     except KeyboardInterrupt:
         note("stopped: nothing was written, and both recordings are as they were")
         return INTERRUPTED
     except (argparse.ArgumentTypeError, RecordingError, ValueError, usage_error()) as error:
         args.parser.error(visible(str(error)))
         raise  # it has ended this process
+
+
+def _places(verdict: Verdict) -> Iterator[str]:
+    """Yield a line for each rank of both recordings: where it ran."""
+    for side, facts in verdict.recorded.items():
+        yield from (f"  {side}: {place}" for place in facts["ranks"])
 
 
 def terms_of(args: argparse.Namespace) -> Terms:

@@ -14,7 +14,9 @@ from typing import Any
 
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.commands._arguments import folder_argument, place_argument
 from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.trace.remote_folder import at_hand
 
 
 def add_to(commands: Any) -> None:
@@ -27,9 +29,10 @@ def add_to(commands: Any) -> None:
         folder, file = "folder of a recording", "safetensors file"
         source, metavar = ("recording", "FILE") if name == "export" else ("file", "DIR")
         texts = (folder, file) if name == "export" else (file, folder)
-        parser.add_argument(source, metavar=source.upper(), type=Path, help=texts[0])
+        kind = place_argument if name == "export" else Path
+        parser.add_argument(source, metavar=source.upper(), type=kind, help=texts[0])
         parser.add_argument(
-            "--out", metavar=metavar, type=Path, required=True, help=f"new {texts[1]}"
+            "--out", metavar=metavar, type=folder_argument, required=True, help=f"new {texts[1]}"
         )
         if name == "export":
             add_force(parser, "FILE or FILE.json")
@@ -46,7 +49,8 @@ def export(args: argparse.Namespace) -> int:
             "*.safetensors: the JSON file is written beside it"
         )
     try:
-        export_recording(args.recording, args.out, force=args.force)
+        with at_hand(args.recording) as folder:
+            export_recording(folder, args.out, force=args.force)
     except (RecordingError, OSError) as error:
         why = str(error)
         if isinstance(error, OSError) and error.strerror:

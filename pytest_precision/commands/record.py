@@ -22,8 +22,9 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._progress import shown
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_quiet, is_first_rank, note
-from pytest_precision.commands._arguments import count_of, steps_of
-from pytest_precision.commands._left import report_unfinished, say_recorded
+from pytest_precision.commands._arguments import count_of, place_argument, steps_of
+from pytest_precision.commands._left import report_unfinished, say_recorded, size_of_first_rank
+from pytest_precision.commands._out import NEW_FOLDER, add_out, expect_empty, folder_for
 from pytest_precision.commands._threads import leave_threads
 from pytest_precision.commands._watched import add_watch_options, watch_script
 from pytest_precision.errors import RecordingError, expected_but_got, named
@@ -55,7 +56,10 @@ def add_to(commands: Any) -> None:
         "%(prog)s --out DIR [OPTION ...] -- train.py [ARGUMENT ...]\n"
         "       %(prog)s --watch [N] [OPTION ...] -- train.py [ARGUMENT ...]",
     )
-    add_out(parser, required=False)
+    add_out(
+        parser, f"{NEW_FOLDER}, or an address of fsspec, such as s3://bucket/run", place_argument
+    )
+    parser.set_defaults(out=None)
     add_recording_options(parser)
     add_watch_options(parser)
     parser.add_argument(
@@ -109,16 +113,6 @@ def _add_part_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_out(
-    parser: argparse.ArgumentParser,
-    text: str = "a new or empty folder, the same for all ranks",
-    *,
-    required: bool = True,
-) -> None:
-    """Add the option `--out`, the folder that `expect_empty` makes, with this help."""
-    parser.add_argument("--out", metavar="DIR", type=Path, required=required, help=text)
-
-
 def add_recording_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a recording: --steps, --te, --values, --see and --quiet."""
     add_quiet(parser)
@@ -167,23 +161,28 @@ def run(args: argparse.Namespace) -> int:
     before = threading.enumerate()
     script = args.script[0]
     speaks = is_first_rank() and not args.quiet
-    with without_own_entry(), shown(visible(args.label or script), quiet=not speaks):
+    with (
+        folder_for(args) as folder,
+        without_own_entry(),
+        shown(visible(args.label or script), quiet=not speaks),
+    ):
         if args.moved:
             move_imports(*args.moved)
-        done = _record_script(args)
+        done = _record_script(args, folder)
+        size = size_of_first_rank(folder)
     if args.moved:
         expect_moved(*args.moved)
+    noun = "forward" if args.forward else "step"
     if done < args.steps:
-        noun = "forwards" if args.forward else "steps"
-        note(f"{script} ended after {done} {noun}, of {args.steps} to record")
+        note(f"{script} ended after {done} {noun}s, of {args.steps} to record")
     if speaks and args.label is None:
-        say_recorded(args.out, script, done, "forward" if args.forward else "step")
+        say_recorded(args.out, size, script, done, noun)
     leave_threads(before)
     return 0
 
 
-def _record_script(args: argparse.Namespace) -> int:
-    """Record the script; return the number of its train steps.
+def _record_script(args: argparse.Namespace, folder: Path) -> int:
+    """Record the script into a folder; return the number of its train steps.
 
     Raises:
         Exception: whatever the script raises.
@@ -200,11 +199,11 @@ def _record_script(args: argparse.Namespace) -> int:
         if args.forward:
             # The recorders of scores are loaded for this option alone.
             record_forwards = resolve_name(FORWARD_RECORDER)
-            return int(record_forwards(Path(file), arguments, args.out.absolute(), args.steps))
+            return int(record_forwards(Path(file), arguments, folder, args.steps))
         return record_file(
             Path(file),
             arguments,
-            args.out.absolute(),  # the script may change the folder
+            folder,
             args.steps,
             tuple(dict.fromkeys(chain(*args.values))),
             local_grads=bool(args.see),
@@ -227,7 +226,7 @@ def _record_script(args: argparse.Namespace) -> int:
         parser.error(expected_but_got(room, error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
-        report_unfinished(args.out)
+        report_unfinished(folder, args.out)
         raise
 
 
@@ -288,25 +287,3 @@ def _let_stand_in(args: argparse.Namespace) -> None:
         print(f"pytest_precision: no stand-in for Transformer Engine: {error}", file=sys.stderr)
     else:
         print(f"pytest_precision: Transformer Engine {stand_in_running()}", file=sys.stderr)
-
-
-def expect_empty(args: argparse.Namespace) -> None:
-    """Make the output folder, and end with an error if it is not empty or not given."""
-    if args.out is None:
-        args.parser.error("the following arguments are required: --out")
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-        # The other ranks of a launch write only when this one has come so far, too.
-        taken = next(args.out.iterdir(), None)
-    except OSError as error:
-        args.parser.error(
-            expected_but_got("a folder that can be made", f"--out={args.out} ({error.strerror})")
-        )
-    if taken is not None:
-        args.parser.error(
-            expected_but_got(
-                "a new or empty folder",
-                f"--out={args.out}, which has {taken.name}",
-                "name another, or delete this one if its recording was not finished",
-            )
-        )

@@ -15,8 +15,9 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._progress import shown
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_quiet, is_first_rank
-from pytest_precision.commands._left import report_unfinished, say_recorded
-from pytest_precision.commands.record import add_out, expect_empty, expect_script
+from pytest_precision.commands._left import report_unfinished, say_recorded, size_of_first_rank
+from pytest_precision.commands._out import add_out, expect_empty
+from pytest_precision.commands.record import expect_script
 from pytest_precision.errors import RecordingError
 from pytest_precision.ranks.code.python_path import without_own_entry
 
@@ -60,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     except RecordingError as error:
         args.parser.error(visible(str(error)))
     except (Exception, KeyboardInterrupt):
-        report_unfinished(args.out)
+        report_unfinished(folder, args.out)
         raise
     if speaks:
-        say_recorded(args.out, file, recorder.calls, "call")
+        say_recorded(args.out, size_of_first_rank(folder), file, recorder.calls, "call")
     return 0

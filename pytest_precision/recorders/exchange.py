@@ -23,6 +23,7 @@ from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
 from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.reader import Entry, Header
+from pytest_precision.trace.unfinished import readable_recording
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
 
@@ -61,7 +62,9 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
     written, sidecar = files_of_export(file, force=force)
     for destination in (written, sidecar):
         destination.expect_free()
-    recording = whole_recording("recording", folder)
+    recording = readable_recording("recording", folder)
+    if recording.endings:
+        raise RecordingError(expected_but_got("a whole recording", recording.endings[0]))
     trace = recording.trace
     manifest = recording.manifest
     assert manifest is not None

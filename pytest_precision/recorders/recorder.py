@@ -16,6 +16,7 @@ from pytest_precision.recorders.scripts.recorded_run import RecordedRun
 from pytest_precision.recorders.watching.loop_watch import LoopWatch
 from pytest_precision.recorders.watching.mismatch import OnMismatch, expect_answer
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.remote_folder import folder_named
 
 RECORDED_STEPS = 10
 """Train steps that are recorded unless another number is given."""
@@ -116,7 +117,7 @@ class Recorder:
         else:
             caller = Path(sys._getframe(1).f_code.co_filename)
             manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
-            self._run = RecordedRun(model, optimizer, Path(out).absolute(), manifest, rank_of)
+            self._run = RecordedRun(model, optimizer, _local_folder(out), manifest, rank_of)
 
     def start(self) -> None:
         """Follow the loop from here on: call it before the first forward.
@@ -179,6 +180,19 @@ def _expect_trained(model: object, optimizer: object) -> None:
         got = named("optimizer", optimizer)
         advice = "give the one whose step() the loop calls, not what wraps it"
         raise TypeError(expected_but_got("a torch.optim.Optimizer", got, advice))
+
+
+def _local_folder(out: str | Path) -> Path:
+    """Return the absolute path of a folder.
+
+    Raises:
+        ValueError: it is an address of fsspec.
+    """
+    folder = folder_named(out)
+    if not isinstance(folder, Path):
+        advice = "record into a folder, and copy it there"
+        raise ValueError(expected_but_got("a folder of this machine", f"out={folder}", advice))
+    return folder.absolute()
 
 
 def _rank_of(rank: int | None, world_size: int | None) -> tuple[int, int] | None:

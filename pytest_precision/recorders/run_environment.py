@@ -80,8 +80,12 @@ def environment_of(cell: Cell, *, seeded: bool = True) -> dict[str, str]:
             "torch": torch.__version__,
             "threads": str(torch.get_num_threads()),
             "deterministic": _deterministic(),
-            "uninitialized_memory": "NaN" if torch.empty(1).isnan().item() else "as it was",
-            "subnormals": "kept" if (torch.tensor([1e-38]) * 0.1).item() > 0 else "flushed",
+            "uninitialized_memory": "NaN"
+            if torch.empty(1, device="cpu").isnan().item()
+            else "as it was",
+            "subnormals": "kept"
+            if (torch.tensor([1e-38], device="cpu") * 0.1).item() > 0
+            else "flushed",
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
         | {

@@ -53,7 +53,7 @@ def expect_index_of_format_2(index: Any, header: Collection[str], ranks: int, nb
     Raises:
         ValueError: it names what cannot be.
     """
-    index = {"digest": XXH3, "starts": {}} | sound_object("an index", index)
+    index = {"digest": XXH3, "starts": {}, "place": {}} | sound_object("an index", index)
     sound_object("an index", index, (*header, "starts", "slots", "moments"))
     expect_header(index, ranks)
     slots = [_extent(slot) for slot in sound_list("slots", index["slots"])]

@@ -8,57 +8,82 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
+from pytest_precision.trace.journal import journal_path, read_journal
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest, damaged
-from pytest_precision.trace.sealed import Seal, checked, read_seals, seal_path
-from pytest_precision.trace.whole_recording import SHOWN, UNFINISHED, some, whole_recording
+from pytest_precision.trace.rank_origin import RankOrigin, clocks_apart, expect_one_release
+from pytest_precision.trace.sealed import Seal, checked, drop_seals, read_seals, seal_path
+from pytest_precision.trace.unfinished import readable_recording
+from pytest_precision.trace.whole_recording import SHOWN, UNFINISHED, some
 
 __tracebackhide__ = is_bad_input
 
 _ALL_NODES = "name the folders of all nodes of one launch, each once"
 
 
-def join_recording(folders: Sequence[Path], out: Path) -> Manifest:
+def join_recording(folders: Sequence[Path], out: Path) -> tuple[int, tuple[str, ...]]:
     """Copy the files of all ranks into one folder, and complete the recording there.
 
-    The folders are only read. `out` appears once everything is in it and sound.
+    The folders are only read. `out` appears once everything is in it and sound. Where a rank has
+    not finished, `out` is as if all ranks had recorded into it.
 
     Args:
         folders: one of each node, or fewer if files of several were copied together.
         out: a new or empty folder.
 
     Returns:
-        the manifest of the whole recording.
+        the number of ranks; in words, which of them have not finished, and clocks far apart.
 
     Raises:
-        RecordingError: a rank is in no folder, in two, or not finished; a file is damaged; the
-            folders are of several launches.
+        RecordingError: a rank is in no folder, or in two, or has no whole step; a file is damaged;
+            the folders are of several launches or releases.
         OSError: a file cannot be copied.
     """
     manifest = _manifest_in(folders)
     folder_of_rank = _folder_of_each_rank(folders, manifest.world_size)
-    launches: dict[str, Path] = {}
+    origins: dict[int, RankOrigin] = {}
     files: dict[str, Seal] = {}
     with _appearing(out) as partial:
         for rank, folder in enumerate(folder_of_rank):
             try:
-                launch, seals = read_seals(folder, rank)
-                for name, seal in seals.items():
-                    checked(folder / name, seal)  # so that the message names this folder
-                    shutil.copyfile(folder / name, partial / name)
+                origins[rank], seals = _copied(folder, rank, partial)
             except ValueError as error:
                 raise damaged(folder, error) from error
-            launches.setdefault(launch, folder)
             files |= seals
-        _expect_one_launch(launches)
-        replace(manifest, files=files).write(partial, manifest.world_size)
-        whole_recording("joined", partial)  # the copies, and that the ranks fit together
-    return manifest
+        _expect_one_launch(origins, folder_of_rank)
+        expect_one_release(origins)
+        finished = not any(partial.glob("*.journal"))
+        replace(manifest, files=files if finished else {}).write(partial, manifest.world_size)
+        recording = readable_recording("joined", partial)  # that the ranks fit together, too
+        if finished:
+            drop_seals(partial, manifest.world_size)
+    return manifest.world_size, (*recording.endings, *clocks_apart(origins))
+
+
+def _copied(folder: Path, rank: int, out: Path) -> tuple[RankOrigin, dict[str, Seal]]:
+    """Copy what a rank has written; return its origin, and the seals of its files if it finished.
+
+    Raises:
+        ValueError: a file is damaged.
+        OSError: one cannot be copied.
+    """
+    seal = seal_path(folder, rank)
+    if os.path.lexists(seal):
+        origin, seals = read_seals(folder, rank)
+        for name, stored in seals.items():
+            checked(folder / name, stored)  # so that the message names this folder
+        names = [*seals, seal.name]
+    else:
+        origin, seals = read_journal(folder, rank).origin, {}
+        names = [f"rank{rank}.bin", journal_path(folder, rank).name]
+    for name in names:
+        shutil.copyfile(folder / name, out / name)
+    return origin, seals
 
 
 def _manifest_in(folders: Sequence[Path]) -> Manifest:
@@ -92,7 +117,11 @@ def _folder_of_each_rank(folders: Sequence[Path], world_size: int) -> list[Path]
         RecordingError: none has, or several have; or the rank has not finished.
     """
     places = [
-        [folder for folder in folders if os.path.lexists(seal_path(folder, rank))]
+        [
+            folder
+            for folder in folders
+            if any(os.path.lexists(path(folder, rank)) for path in (seal_path, journal_path))
+        ]
         for rank in range(world_size)
     ]
     twice = [rank for rank, holding in enumerate(places) if len(holding) > 1]
@@ -121,12 +150,13 @@ def _folder_of_each_rank(folders: Sequence[Path], world_size: int) -> list[Path]
     return [holding[0] for holding in places]
 
 
-def _expect_one_launch(launches: dict[str, Path]) -> None:
+def _expect_one_launch(origins: Mapping[int, RankOrigin], folders: Sequence[Path]) -> None:
     """Raise if ranks have met in several launches.
 
     Raises:
         RecordingError: with a folder of each of two.
     """
+    launches = {origin.launch: folders[rank] for rank, origin in origins.items()}
     if len(launches) > 1:
         first, second, *_ = launches.values()
         got = f"{first} and {second}, which two launches recorded"

@@ -25,6 +25,8 @@ from pytest_precision.errors import (
 )
 from pytest_precision.ranks import te_stand_in
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.journal import journal_path
+from pytest_precision.trace.rank_origin import FORMAT, RankOrigin
 from pytest_precision.trace.sealed import (
     Seal,
     drop_seals,
@@ -47,10 +49,6 @@ from pytest_precision.trace.sound import (
 )
 
 __tracebackhide__ = is_bad_input
-
-FORMAT = 3
-"""Format of a recording: of this file and of all others in its folder. Since 2, it names the digest
-of each of them; since 3, each index names the digest of its tensors."""
 
 READ_FORMATS = (2, FORMAT)
 """Formats that this release reads, earlier ones with a warning."""
@@ -170,16 +168,19 @@ class Manifest:
         write_whole(_path(folder), content)
 
     @classmethod
-    def seal(cls, folder: Path, rank: int, world_size: int, launch: str = "") -> None:
+    def seal(
+        cls, folder: Path, rank: int, world_size: int, origin: RankOrigin | None = None
+    ) -> None:
         """Write the digests of a rank's files; the last rank to do so completes the recording.
 
         Args:
             folder: of the recording.
             rank: that has written its files.
             world_size: number of ranks.
-            launch: what all ranks of one launch have in common.
+            origin: of its files; this process unless given.
         """
-        files = put_seals(folder, rank, world_size, launch)
+        files = put_seals(folder, rank, world_size, origin or RankOrigin.of_process(""))
+        journal_path(folder, rank).unlink(missing_ok=True)
         if files is not None:
             replace(cls.read(folder), files=files).write(folder, world_size)
             drop_seals(folder, world_size)

@@ -88,11 +88,8 @@ class RankLog(ABC):
 class SealedLog(RankLog):
     """A log that a recording of `record` has, too, in which strangers may have written.
 
-    Attributes:
-        is_optional: whether recordings of earlier releases lack it.
+    A rank that has nothing to say has no file of it there.
     """
-
-    is_optional: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

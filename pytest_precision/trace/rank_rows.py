@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Place
 from pytest_precision.trace.digests import memcmp
-from pytest_precision.trace.moment import INIT, STATE, Moment
+from pytest_precision.trace.moment import END, INIT, STATE, Moment
 
 ROW = np.dtype([("slot", "<u4"), ("digested", "<u4"), ("first", "<u8"), ("second", "<u8")])
 """Number of the slot; 1 and both halves of a digest, or 0 and the offset of the bytes."""
@@ -155,6 +155,15 @@ class RankRows:
     def later(self, step: int, kinds: Collection[str]) -> RankRows:
         """Return the rows from a train step on, which is then step 1; see `Trace.later`."""
         return replace(self, moments=dict(self._later_moments(step, kinds)))
+
+    def until(self, step: int) -> RankRows:
+        """Return the rows up to a train step; see `Trace.until`."""
+        moments = {
+            moment: rows
+            for moment, rows in self.moments.items()
+            if moment.step <= step and moment.phase != END
+        }
+        return replace(self, moments=moments)
 
     def _later_moments(self, step: int, kinds: Collection[str]) -> Iterator[tuple[Moment, Rows]]:
         for moment, rows in self.moments.items():

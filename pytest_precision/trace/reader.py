@@ -35,6 +35,7 @@ from pytest_precision.trace.named_digests import (
     digest_name_of_kind,
     named_digests,
 )
+from pytest_precision.trace.rank_place import RankPlace
 from pytest_precision.trace.rank_rows import KindRows, RankRows, TensorSlot
 from pytest_precision.trace.segment_folders import holders
 from pytest_precision.trace.table import observed_in, table_in
@@ -93,6 +94,7 @@ class Header:
         unshown: what of an optimizer no tensor can show, each with the reason.
         read: axes of the user's own that the code of any rank has read.
         digest: name of the digests, see `named_digests`.
+        place: of one rank, `host`, `device` and `serial` as in `RankPlace`; empty of several.
     """
 
     world_size: int
@@ -106,6 +108,7 @@ class Header:
     given: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     digest: str = XXH3
+    place: dict[str, str] = field(default_factory=dict)
 
 
 class Trace:
@@ -120,6 +123,7 @@ class Trace:
         folder, world_sizes, files: as given.
         header: what holds for the whole trace.
         moments: all moments, in causal order.
+        places: where each rank of the first segment ran, as far as its header says.
 
     Raises:
         FileNotFoundError: for a trace that was not finished on every rank.
@@ -143,6 +147,7 @@ class Trace:
             starts = index.get("starts", {})  # earlier releases write none
             self._written.append(RankRows(number, rank, slots, moments, data, starts))
         self.header = _joined(headers)
+        self.places = [_place(*ranked) for ranked in enumerate(headers[: world_sizes[0]])]
         of_rank_0 = [part for part in self._written if part.rank == 0]
         self._segment = {moment: part.number for part in of_rank_0 for moment in part.moments}
         self.moments = tuple(self._segment)
@@ -163,9 +168,22 @@ class Trace:
         part.moments = tuple(part._segment)
         return part
 
+    def until(self, step: int) -> Trace:
+        """Return the trace of the train steps up to `step`, without the state at the end."""
+        part = copy.copy(self)
+        part._written = [written.until(step) for written in self._written]
+        part._segment = dict.fromkeys(part._written[0].moments, 0)
+        part.moments = tuple(part._segment)
+        return part
+
     def world_size_at(self, moment: Moment) -> int:
         """Return the number of ranks that ran at this moment of the sequence."""
         return self.world_sizes[self._segment[moment]]
+
+    def rank_in_words(self, rank: int) -> str:
+        """Return `rank 1`, with host and device where the ranks ran on several hosts."""
+        several = len({place.host for place in self.places}) > 1
+        return str(self.places[rank]) if several else f"rank {rank}"
 
     def segments(self) -> list[list[Moment]]:
         """Return, for each part of the run between restarts, the moments that it recorded."""
@@ -324,11 +342,17 @@ def _header(index: Mapping[str, Any]) -> Header:
     return Header(**{name: index[name] for name in Header.__dataclass_fields__ if name in index})
 
 
+def _place(rank: int, header: Header) -> RankPlace:
+    """Return where a rank ran; recordings of earlier releases, and of other tools, do not say."""
+    return RankPlace(rank, *(header.place.get(name, "") for name in RankPlace._fields[1:]))
+
+
 def _joined(headers: list[Header]) -> Header:
     """Return one header that joins those of all ranks and all parts of the run."""
     first = headers[0]
     return replace(
         first,
+        place={},
         unobservable={kind: why for header in headers for kind, why in header.unobservable.items()},
         digests=any(header.digests for header in headers),
         paths=tuple(dict.fromkeys(path for header in headers for path in header.paths)),

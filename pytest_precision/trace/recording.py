@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ class Recording:
         manifest: how it was made, if it is one that outlives its session.
         way_in: what its author can change.
         bare: whether nothing was recorded by which it is judged alone.
+        endings: of a run that not all ranks have finished, what is known of their ends, the
+            earliest first; it has their whole steps alone.
     """
 
     name: str
@@ -38,6 +40,12 @@ class Recording:
     manifest: Manifest | None = None
     way_in: WayIn = LAYOUT
     bare: bool = False
+    endings: tuple[str, ...] = ()
+
+    def until(self, step: int) -> Recording:
+        """Return the recording of the train steps up to `step`."""
+        cell = self.cell.replace(sequence=f"train{step}")
+        return replace(self, cell=cell, trace=self.trace.until(step))
 
     @classmethod
     def read(

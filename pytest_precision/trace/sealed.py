@@ -23,6 +23,7 @@ from pytest_precision.errors import expected_but_got, is_bad_input
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.files import TraceFiles, mapped, no_regular, regular, write_whole
 from pytest_precision.trace.rank_log import sealed_logs
+from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.sound import sound_integer, sound_list, sound_object, sound_text
 
 __tracebackhide__ = is_bad_input
@@ -36,8 +37,7 @@ SEAL_BYTES = 16 << 20
 
 def files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into every recording."""
-    logs = (log.file_of(rank) for log in sealed_logs() if not log.is_optional)
-    return f"rank{rank}.json", f"rank{rank}.bin", *logs
+    return f"rank{rank}.json", f"rank{rank}.bin"
 
 
 def log_of(rank: int) -> str:
@@ -47,7 +47,19 @@ def log_of(rank: int) -> str:
 
 def optional_files_of(rank: int) -> tuple[str, ...]:
     """Return the names of the files that a rank writes into some recordings."""
-    return log_of(rank), *(log.file_of(rank) for log in sealed_logs() if log.is_optional)
+    return log_of(rank), *(log.file_of(rank) for log in sealed_logs())
+
+
+def drop_empty_logs(folder: Path, rank: int) -> None:
+    """Remove those of a rank's logs that say nothing, as all of a script mostly do.
+
+    A recording of a thousand ranks would have three thousand such files.
+    """
+    for log in sealed_logs():
+        path = folder / log.file_of(rank)
+        with suppress(FileNotFoundError):
+            if json.loads(path.read_text(encoding="utf-8")) == in_json(log.nothing()):
+                path.unlink()
 
 
 def seals(folder: Path, rank: int) -> dict[str, Seal]:
@@ -60,7 +72,9 @@ def seals(folder: Path, rank: int) -> dict[str, Seal]:
     return by_name
 
 
-def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str, Seal] | None:
+def put_seals(
+    folder: Path, rank: int, world_size: int, origin: RankOrigin
+) -> dict[str, Seal] | None:
     """Write the digests of a rank's files; return those of all ranks, or None if one is missing.
 
     Two that end at the same time may both be the last.
@@ -69,9 +83,10 @@ def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str
         folder: that all ranks of this node write into.
         rank: that has written its files.
         world_size: number of ranks.
-        launch: what all ranks of one launch have in common; empty if nothing is known.
+        origin: of the files.
     """
-    write_whole(seal_path(folder, rank), {"launch": launch, "files": seals(folder, rank)})
+    drop_empty_logs(folder, rank)
+    write_whole(seal_path(folder, rank), {"origin": origin._asdict(), "files": seals(folder, rank)})
     all_seals: dict[str, Seal] = {}
     with suppress(FileNotFoundError):
         for other in range(world_size):
@@ -80,8 +95,8 @@ def put_seals(folder: Path, rank: int, world_size: int, launch: str) -> dict[str
     return None
 
 
-def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
-    """Return the launch of a rank, and the seals of its files by file name, as it wrote them.
+def read_seals(folder: Path, rank: int) -> tuple[RankOrigin, dict[str, Seal]]:
+    """Return the origin of a rank's files, and their seals by file name, as the rank wrote them.
 
     Raises:
         FileNotFoundError: it has not finished, or wrote elsewhere.
@@ -90,12 +105,12 @@ def read_seals(folder: Path, rank: int) -> tuple[str, dict[str, Seal]]:
     path = seal_path(folder, rank)
     with regular(path) as (file, size):
         content = json.loads(mapped(file, size).numpy().tobytes())
-    sound_object(path.name, content, ["launch", "files"])
+    sound_object(path.name, content, ["origin", "files"])
+    origin = RankOrigin.sound(content["origin"])
     files = sound_object("files", content["files"])
     optional = [name for name in optional_files_of(rank) if name in files]
     sound_object("files", files, [*files_of(rank), *optional])
-    launch = sound_text("launch", content["launch"])
-    return launch, {name: sound_seal(value) for name, value in files.items()}
+    return origin, {name: sound_seal(value) for name, value in files.items()}
 
 
 def has_seals(folder: Path) -> bool:
@@ -164,23 +179,35 @@ class SealedFiles(TraceFiles):
 
     Args:
         folder: of the recording.
-        seals: name of each file to its seal; other files are no part of the recording.
+        seals: name of each file to its seal; other files are no part of the recording. A rank
+            without a log had nothing to say.
+        world_size: number of ranks.
+
+    Attributes:
+        folder: as given.
 
     Raises:
         ValueError: a file is not as it was sealed.
         OSError: a file cannot be read.
     """
 
-    def __init__(self, folder: Path, seals: Mapping[str, Seal]) -> None:
+    def __init__(self, folder: Path, seals: Mapping[str, Seal], world_size: int) -> None:
+        self.folder = folder
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
         self._contents = {name: checked(paths[name], seal) for name, seal in seals.items()}
-        self._parsed: dict[str, Any] = {}
+        self._parsed = {
+            log.file_of(rank): nothing
+            for log in sealed_logs()
+            for nothing in (in_json(log.nothing()),)
+            for rank in range(world_size)
+            if log.file_of(rank) not in seals
+        }
 
     def has(self, path: Path) -> bool:
-        """Return whether the recording's manifest names a file."""
-        return path.name in self._contents
+        """Return whether the content of a file is known: the manifest names it, or need not."""
+        return path.name in self._contents or path.name in self._parsed
 
     def data(self, path: Path) -> Any:
         """Return the parsed content of a JSON file of the recording; callers must not change it."""
@@ -216,6 +243,11 @@ def checked(path: Path, seal: Seal) -> Tensor:
     if digest(content) != expected:
         raise ValueError(expected_but_got(f"{path.name} as it was written", "another digest of it"))
     return content
+
+
+def in_json(content: Any) -> Any:
+    """Return plain data as a JSON file has it, in which a tuple is a list."""
+    return json.loads(json.dumps(content))
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:

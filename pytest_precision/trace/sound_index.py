@@ -46,7 +46,7 @@ def expect_header(index: Any, ranks: int) -> None:
     for kind, starts in sound_object("starts", index["starts"]).items():
         sound_texts(f"starts of {kind}", starts)
     sound_integer("world_size of an index", index["world_size"], ranks, ranks)
-    for name in ("unobservable", "environment", "unshown"):
+    for name in ("unobservable", "environment", "unshown", "place"):
         sound_texts(name, index[name])
     sound_flag("digests", index["digests"])
     for name in ("paths", "violations", "products", "given", "read"):
@@ -59,7 +59,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     """Raise unless a trace's parsed index is well formed and fits the bytes of the rank.
 
     Args:
-        index: what the file says.
+        index: what the file says; of an earlier release, it does not say where the rank ran.
         header: names of the fields of a `Header`.
         ranks: number of ranks of the recording.
         content: the bytes that the rank has written.
@@ -67,6 +67,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     Raises:
         ValueError: it names what cannot be.
     """
+    index = {"place": {}} | sound_object("an index", index)
     sound_object("an index", index, (*header, "starts", *TABLE_KEYS))
     expect_header(index, ranks)
     texts("kinds", index["kinds"])

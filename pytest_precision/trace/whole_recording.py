@@ -9,8 +9,9 @@ from pytest_precision.errors import RecordingError, expected_but_got, is_bad_inp
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.trace.format_2 import expect_index_of_format_2
-from pytest_precision.trace.manifest import FORMAT, JOIN, Manifest, damaged
+from pytest_precision.trace.manifest import JOIN, Manifest, damaged
 from pytest_precision.trace.rank_log import sealed_logs
+from pytest_precision.trace.rank_origin import FORMAT
 from pytest_precision.trace.reader import Header, Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import SealedFiles, files_of
@@ -38,26 +39,30 @@ def whole_recording(name: str, folder: Path) -> Recording:
     manifest = Manifest.read(folder)
     expect_complete(folder, manifest)
     try:
-        return _sound(name, folder, manifest)
+        return sound_recording(
+            name, manifest, SealedFiles(folder, manifest.files, manifest.world_size)
+        )
     except Exception as error:
         raise damaged(folder, error) from error
 
 
-def _sound(name: str, folder: Path, manifest: Manifest) -> Recording:
-    """Check all files of a recording against digests and format, and read it."""
-    files = SealedFiles(folder, manifest.files)
+def sound_recording(name: str, manifest: Manifest, files: SealedFiles) -> Recording:
+    """Check what the files of a recording say, and read it.
+
+    Raises:
+        ValueError: it names what cannot be.
+    """
+    folder = files.folder
     ranks = range(manifest.world_size)
     for rank in ranks:
-        index, tensors, *_ = (folder / name for name in files_of(rank))
+        index, tensors = (folder / name for name in files_of(rank))
         fields, content = Header.__dataclass_fields__, files.bytes(tensors)
         if manifest.format == FORMAT:
             expect_index(files.data(index), fields, len(ranks), content)
         else:
             expect_index_of_format_2(files.data(index), fields, len(ranks), content.numel())
         for log in sealed_logs():
-            path = folder / log.file_of(rank)
-            if not log.is_optional or files.has(path):
-                log.expect_sound(files.data(path))
+            log.expect_sound(files.data(folder / log.file_of(rank)))
     trace = Trace(folder, manifest.world_size, files=files)
     cell = Cell(sequence=f"train{trace.moments[-1].step}", world_size=manifest.world_size)
     return Recording(name, cell, trace, manifest, RECORDING)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -19,9 +19,11 @@ from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.journal import Journal
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
+from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.table import laid_out
@@ -32,6 +34,12 @@ ALIGNMENT = 64
 LARGE = 8 << 20
 """Bytes per tensor from which two threads are faster than one; xxhash releases the GIL while it
 reads."""
+
+ENDING_CHARACTERS = 200
+"""Characters of an error that are kept of a run that it has ended."""
+
+FirstShown: TypeAlias = Mapping[str, Mapping[str, str]]
+"""By kind and name, what is shown only once it has changed was at first, in words."""
 
 WRITTEN_ONCE = 4 << 10
 """Bytes per tensor from which equal bytes are written once: the weights that a forward reads are
@@ -47,6 +55,8 @@ class TraceWriter:
         digests: see `Header`.
         threads: number of threads that compute digests of whole tensors.
         digest_name: name of the digests.
+        origin: of this rank's files. If it is given, a journal is written, too, by which what is
+            settled can be read although the rank does not finish.
 
     Raises:
         FileExistsError: the folder has a trace of this rank, which another process may be writing.
@@ -60,11 +70,13 @@ class TraceWriter:
         digests: bool = False,
         threads: int = 1,
         digest_name: str = XXH3,
+        origin: RankOrigin | None = None,
     ) -> None:
         self._index = folder / f"rank{rank}.json"
         self._digests = digests
         self._digest_name = digest_name
         self._file = open(folder / f"rank{rank}.bin", "xb")  # noqa: SIM115, closed by __exit__
+        self._journal = None if origin is None else Journal(folder, rank, origin)
         self._end = self._nbytes = 0
         self._lost: OSError | None = None
         self._offsets: dict[str, int] = {}
@@ -213,14 +225,39 @@ class TraceWriter:
     def _append(self, content: bytes | ctypes.Array[ctypes.c_char]) -> int:
         start = -(-self._end // ALIGNMENT) * ALIGNMENT
         try:
-            self._file.write(b"\0" * (start - self._end))
+            padding = b"\0" * (start - self._end)
+            self._file.write(padding)
             self._end = start + self._file.write(content)
         except OSError as error:
             self._lost = error
             raise
+        if self._journal is not None:
+            self._journal.cover(padding, content)
         return start
 
-    def finish(self, header: Header, starts: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:
+        """Add to the journal, if there is one, what was written since the last time.
+
+        Args:
+            described: returns the header of the trace so far, and starts, both as of `finish`.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._journal is None or not self._journal.lacks(self._moments):
+            return
+        self._file.flush()  # so that the journal names no bytes that nobody can read
+        self._journal.add(self._indexed(*described()), self._slots, self._moments)
+
+    def _indexed(self, header: Header, starts: FirstShown | None) -> dict[str, Any]:
+        """Return the keys of an index but for those of the table."""
+        return (
+            asdict(header)
+            | {"digests": self._digests, "digest": self._digest_name}
+            | {"starts": starts or {}}
+        )
+
+    def finish(self, header: Header, starts: FirstShown | None = None) -> None:
         """Write the trace's index, without which the trace counts as unfinished.
 
         Args:
@@ -236,11 +273,7 @@ class TraceWriter:
         table = laid_out(self._slots, self._moments)
         start = self._append(table.content)
         self._file.close()
-        index = (
-            asdict(header)
-            | {"digests": self._digests, "digest": self._digest_name}
-            | {"starts": starts or {}, "table": start, **table.index_keys}
-        )
+        index = {**self._indexed(header, starts), "table": start, **table.index_keys}
         write_whole(self._index, index)
 
     def __enter__(self) -> TraceWriter:
@@ -256,6 +289,18 @@ class TraceWriter:
         # After an error the trace is not whole, and that its last bytes have no room is no news.
         with nullcontext() if error is None else suppress(OSError):
             self._file.close()
+        if self._journal is not None:
+            if error is None:
+                self._journal.close()
+            else:
+                with suppress(OSError):
+                    self._journal.end(_in_words(error))
+
+
+def _in_words(error: BaseException) -> str:
+    """Return type and first line of an error."""
+    first_line = [*str(error).splitlines(), ""][0]
+    return f"{type(error).__name__}{': ' * bool(first_line)}{first_line:.{ENDING_CHARACTERS}}"
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
+from pytest_precision.trace.sealed import seals
 
 STEPS = ("--steps", "2", "--", "train.py", "0.01", "9")
 
@@ -34,6 +37,17 @@ def nodes(in_folder: Path, resources: Resources) -> Callable[[str], list[Path]]:
         return [in_folder / name / f"node{rank}" for rank in range(2)]
 
     return recorded
+
+
+def on_another_host(folder: Path, host: str, serial: str) -> None:
+    """Have rank 1 say that it ran elsewhere."""
+    path = folder / "rank1.json"
+    index = json.loads(path.read_text())
+    path.write_text(
+        json.dumps(index | {"place": index["place"] | {"host": host, "serial": serial}})
+    )
+    seal = folder / "seal1.json"
+    seal.write_text(json.dumps(json.loads(seal.read_text()) | {"files": seals(folder, 1)}))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -107,3 +121,29 @@ def test_what_is_no_launch_is_refused(
     assert "a folder but got" in refused(capsys, "join", first, second, *out)
     assert list(Path("whole").iterdir()) == []
     assert [path.name for path in in_folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_rank_is_named_with_its_host(
+    nodes: Callable[[str], list[Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where the ranks of a side ran on several hosts; with its GPU if asked."""
+    folders = nodes("a")
+    assert main(["join", *map(str, folders), "--out", "one"]) == 0
+    on_another_host(folders[1], "node-b", "GPU-1234")
+    assert main(["join", *map(str, folders), "--out", "two"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "two", "one", "--ranks"]) == 0
+    text = capsys.readouterr().out
+    here = socket.gethostname()
+    assert f"  candidate: rank 1 (node-b, cpu) GPU-1234\n  reference: rank 0 ({here}, cpu)" in text
+    Path("train.py").write_text(
+        Path("train.py").read_text().replace("step == 3:", "step == 1 and dist.get_rank():")
+    )
+    folders = nodes("b")
+    on_another_host(folders[1], "node-b", "GPU-1234")
+    assert main(["join", *map(str, folders), "--out", "wrong"]) == 0
+    assert main(["compare", "wrong", "one", "--brief"]) == 1
+    both = f"rank 1 (node-b, cpu) and rank 0 ({here}, cpu) hold different bits"
+    assert both in capsys.readouterr().out

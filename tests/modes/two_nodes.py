@@ -60,6 +60,11 @@ class Node:
     disk: Path
     common: Path
 
+    @property
+    def host(self) -> str:
+        """Return its host name."""
+        return f"node{self.number}"
+
     def command(self, words: list[str], mount: str = "", clock: int = 0) -> list[str]:
         """Return a command that runs `words` on this node.
 
@@ -70,8 +75,9 @@ class Node:
         """
         mount = mount or f"mount --bind {self.disk} {self.common}"
         time = ["--time", "--fork", "--kill-child", f"--monotonic={clock}"] if clock else []
-        shell = f'{mount} && cd {self.common} && exec "$@"'
-        space = ["ip", "netns", "exec", self.name, "unshare", "--mount", *time]
+        host = f"echo {self.host} > /proc/sys/kernel/hostname"
+        shell = f'{host} && {mount} && cd {self.common} && exec "$@"'
+        space = ["ip", "netns", "exec", self.name, "unshare", "--mount", "--uts", *time]
         return [*space, "sh", "-c", shell, "sh", *words]
 
     def variables(self) -> dict[str, str]:
@@ -110,7 +116,7 @@ def two_nodes(folder: Path) -> Iterator[list[Node]]:
         steps.append([*inside, "addr", "add", f"{address}/30", "dev", node.interface])
         steps += [[*inside, "link", "set", link, "up"] for link in ("lo", node.interface)]
         node.disk.mkdir()
-    steps.append(["unshare", "--mount", "true"])
+    steps.append(["unshare", "--mount", "--uts", "true"])
     with ExitStack() as undone:
         if not shutil.which("ip"):
             pytest.skip("there is no command `ip` to make network namespaces with")

@@ -25,9 +25,12 @@ from pytest_precision.__main__ import main
 from pytest_precision.matrix.declared import Declared
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
+from pytest_precision.probes.lost_updates.update_log import UpdateLog
 from pytest_precision.ranks import ImportPath
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts import loop_trace
+from pytest_precision.trace.data_log import DataLog
+from pytest_precision.trace.rank_log import SealedLog
 from pytest_precision.trace.rank_rows import ROW
 from pytest_precision.trace.table import SLOT
 
@@ -166,6 +169,17 @@ def change(name: str, *path: Any, to: Any) -> Callable[[Path], object]:
     return changed
 
 
+def log(kind: type[SealedLog], key: str, to: Any) -> Callable[[Path], object]:
+    """Return an edit that adds a log of rank 0, which has nothing to say, with a value in it."""
+
+    def changed(folder: Path) -> None:
+        name = kind.file_of(0)
+        (folder / name).write_text(json.dumps({**kind.nothing(), key: to}))
+        sealed_again(folder, name)
+
+    return changed
+
+
 def table(column: str, to: int, dtype: np.dtype[Any] = ROW) -> Callable[[Path], object]:
     """Return an edit that puts a number into the first row of rank 0, or slot, and seals it."""
 
@@ -182,8 +196,8 @@ def table(column: str, to: int, dtype: np.dtype[Any] = ROW) -> Callable[[Path], 
 
 
 def pipe(folder: Path) -> None:
-    (folder / "data0.json").unlink()
-    os.mkfifo(folder / "data0.json")
+    (folder / "rank0.bin").unlink()
+    os.mkfifo(folder / "rank0.bin")
 
 
 def padding(folder: Path) -> None:
@@ -225,10 +239,10 @@ CRAFTED: dict[str, tuple[Callable[[Path], object], str]] = {
     "world_size": (change(ORIGIN, "world_size", to=10**8), "world_size to be a whole number"),
     "world_size 1.0": (change(ORIGIN, "world_size", to=2.0), "world_size to be a whole number"),
     "other ranks": (change("rank0.json", "world_size", to=1), "world_size of an index"),
-    "piece": (change("updates0.json", "steps", to=[[1, [[-1] + [0] * 6]]]), "number of a piece"),
-    "data": (change("data0.json", "given", to={"x": []}), "the number of a step"),
-    "missing": (lambda folder: (folder / "data0.json").unlink(), "No such file"),
-    "pipe": (pipe, "a regular file but got data0.json"),
+    "piece": (log(UpdateLog, "steps", to=[[1, [[-1] + [0] * 6]]]), "number of a piece"),
+    "data": (log(DataLog, "given", to={"x": []}), "the number of a step"),
+    "missing": (lambda folder: (folder / "rank1.bin").unlink(), "No such file"),
+    "pipe": (pipe, "a regular file but got rank0.bin"),
     "padding": (padding, "rank1.bin as it was written but got another digest"),
 }
 

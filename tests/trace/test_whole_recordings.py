@@ -124,7 +124,7 @@ def test_the_last_rank_makes_it_whole(tmp_path: Path, order: tuple[int, ...]) ->
         whole_recording("candidate", tmp_path)
     Manifest.seal(tmp_path, order[2], 3)
     assert whole_recording("candidate", tmp_path).cell.world_size == 3
-    assert len([*tmp_path.iterdir()]) == 3 * 4 + 1
+    assert len([*tmp_path.iterdir()]) == 3 * 2 + 1
 
 
 def test_what_says_the_same_is_the_same(folder: Path) -> None:

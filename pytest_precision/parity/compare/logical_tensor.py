@@ -167,8 +167,8 @@ def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
     for other in others:
         if (other.dtype, other.shape) != (first.dtype, first.shape):
             text = (
-                f"rank {other.rank} has {other.dtype}{list(other.shape)}, "
-                f"rank {first.rank} {first.dtype}{list(first.shape)}"
+                f"{trace.rank_in_words(other.rank)} has {other.dtype}{list(other.shape)}, "
+                f"{trace.rank_in_words(first.rank)} {first.dtype}{list(first.shape)}"
             )
             return LogicalTensor(trace, entries, Fault("pieces", text, other.rank))
     if all(piece.place == first.place for piece in others) and first.piece == first.shape:
@@ -183,7 +183,8 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
             difference = None
             if not piece.digest:
                 difference = compare(trace.tensor(piece), trace.tensor(first), Bitwise())
-            text = f"rank {piece.rank} and rank {first.rank} hold different bits"
+            ranks = map(trace.rank_in_words, (piece.rank, first.rank))
+            text = f"{' and '.join(ranks)} hold different bits"
             return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
     return LogicalTensor(trace, pieces)
 
@@ -201,8 +202,8 @@ def _digested_shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     }
     both = overlapping(first.shape, tuple(holders))
     if both is not None:
-        ranks = " and ".join(str(holders[place]) for place in both)
-        text = f"ranks {ranks} hold parts that overlap, of which digests cannot say more"
+        ranks = " and ".join(trace.rank_in_words(holders[place]) for place in both)
+        text = f"{ranks} hold parts that overlap, of which digests cannot say more"
         return LogicalTensor(trace, pieces, Fault("pieces", text, holders[both[1]]))
     missing = math.prod(first.shape) - sum(map(elements_at, holders))
     if missing and not first.local:
@@ -216,11 +217,13 @@ def _unlike_replica(trace: Trace, pieces: tuple[Entry, ...]) -> Fault | None:
     holders: dict[Place, Entry] = {}
     for piece in pieces:
         if not lies_within(piece.shape, piece.place):
-            text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
+            rank = trace.rank_in_words(piece.rank)
+            text = f"{rank} says that {list(piece.piece)} lies at {piece.place}"
             return Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
         holder = holders.setdefault(plain_place(piece.shape, piece.place), piece)
         if holder is not piece and not trace.same_bytes(piece, trace, holder):
-            text = f"rank {piece.rank} and rank {holder.rank} hold different bits"
+            ranks = map(trace.rank_in_words, (piece.rank, holder.rank))
+            text = f"{' and '.join(ranks)} hold different bits"
             return Fault("replicas", text, piece.rank)
     return None
 
@@ -242,13 +245,14 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         tensor = trace.tensor(piece).view(whole.dtype)
         target, mask = region(whole, piece), region(covered, piece)
         if target.shape != tensor.shape:
-            text = f"rank {piece.rank} says that {list(piece.piece)} lies at {piece.place}"
+            rank = trace.rank_in_words(piece.rank)
+            text = f"{rank} says that {list(piece.piece)} lies at {piece.place}"
             fault = Fault("pieces", f"{text} of {list(piece.shape)}", piece.rank)
             return LogicalTensor(trace, pieces, fault)
         if mask.any():
             difference = compare(tensor[mask].view(dtype), target[mask].view(dtype), Bitwise())
             if difference is not None:
-                text = f"rank {piece.rank} holds other bits than a lower rank"
+                text = f"{trace.rank_in_words(piece.rank)} holds other bits than a lower rank"
                 return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
         target.copy_(tensor)
         mask.fill_(True)

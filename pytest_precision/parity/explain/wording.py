@@ -67,7 +67,7 @@ def headline(diagnosis: Diagnosis, judgement: Judgement) -> str:
         return f"{pair.kind} differs {then}: {both}{agreed}"
     if finding.difference is None:  # digests differ, and nobody knows where
         rank = differing_rank(*pair.both)
-        shard = "" if rank is None else f", first in the shard of rank {rank}"
+        shard = "" if rank is None else f", first in the shard of {_rank_in_words(finding, rank)}"
         return f"{pair.kind} differs {then}: {pair.name}{shard}{agreed}"
     assert finding.statistics is not None
     if pair.kind == "decision":
@@ -181,7 +181,16 @@ def where(finding: Finding, index: tuple[int, ...] | None) -> str:
     if index is None:
         return ""
     rank = rank_of(finding, index)
-    return " on every rank" if rank is None else f" on rank {rank}"
+    return " on every rank" if rank is None else f" on {_rank_in_words(finding, rank)}"
+
+
+def _rank_in_words(finding: Finding, rank: int) -> str:
+    """Return a rank in words, of the side that is to blame, or of the candidate."""
+    pair = finding.pair
+    of_reference = pair.candidate is None or finding.faulty_side == "reference"
+    side = pair.reference if of_reference else pair.candidate
+    assert side is not None
+    return side.trace.rank_in_words(rank)
 
 
 def rank_of(finding: Finding, index: tuple[int, ...]) -> int | None:

@@ -64,7 +64,6 @@ class JudgedLog(SealedLog):
     remarks: tuple[Remark, ...] = ()
 
     stem = "judged"
-    is_optional = True
 
     @classmethod
     def merged(cls, parts: Iterable[RankPart]) -> JudgedLog:

@@ -17,11 +17,13 @@ from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.recorders.scripts.script_recorder import finished, followed
+from pytest_precision.recorders.scripts.script_recorder import finished, followed, header_of
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
+from pytest_precision.trace.reader import Header
+from pytest_precision.trace.writer import FirstShown
 
 
 class LoopRecording:
@@ -64,10 +66,18 @@ class LoopRecording:
         self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
         schedule = LoopSchedule(("train",) * manifest.steps)
         self.loop = Steps(LoopReader(part), self.trace, schedule, self._probes)
+        self.loop.ends.settled = lambda: self.trace.settle(self._described)
 
     def followed(self) -> AbstractContextManager[None]:
         """Return a context that follows the loop, and ends it after its last step."""
         return followed(self.loop)
+
+    def _described(self) -> tuple[Header, FirstShown]:
+        cell = Cell(world_size=self.trace.world_size)
+        return (
+            header_of(self.trace, [self.loop], cell, RECORDING, seeded=self._seeded),
+            self.loop.reader.starts(),
+        )
 
     def finish(self) -> int:
         """Write what ends the recording, and seal it; return the number of train steps in it.
@@ -85,5 +95,5 @@ class LoopRecording:
             )
         trace.close()
         with written():
-            Manifest.seal(self._folder, trace.rank, trace.world_size, trace.launch)
+            Manifest.seal(self._folder, trace.rank, trace.world_size, trace.origin)
         return self.loop.schedule.done

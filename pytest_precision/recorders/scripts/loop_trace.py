@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from pytest_precision.trace.digests import SMALL_RUN, digest_threads
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.named_digests import digested
-from pytest_precision.trace.writer import TraceWriter
+from pytest_precision.trace.rank_origin import RankOrigin
+from pytest_precision.trace.reader import Header
+from pytest_precision.trace.writer import FirstShown, TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which torchrun, and Slurm's srun, say how many processes they have started."""
@@ -94,14 +96,14 @@ class LoopTrace(ExitStack):
     Attributes:
         writer: of the trace.
         rank, world_size: of this process in training.
-        launch: what all ranks of one launch have in common; empty if there is nothing.
+        origin: of this rank's files, of a recording that outlives the session.
     """
 
     writer: TraceWriter
     rank: int
     world_size: int
 
-    launch = ""
+    origin: RankOrigin | None = None
 
     def __init__(
         self,
@@ -142,6 +144,8 @@ class LoopTrace(ExitStack):
         """
         self.rank, self.world_size = self._rank_of or rank_and_world_size()
         elements = sum(parameter.numel() for _, parameter in reader.names.parameters())
+        if self._manifest is not None:
+            self.origin = RankOrigin.of_process(launch_of_group())
         self._small = elements * self._steps <= SMALL_RUN
         whole = self._manifest is not None or not self._small
         self._whole = self._window is None and whole
@@ -152,13 +156,12 @@ class LoopTrace(ExitStack):
                 digests=self._whole,
                 threads=digest_threads(self.world_size),
                 digest_name=self._digest_name,
+                origin=self.origin,
             )
         )
-        if self._manifest is not None:
-            self.launch = launch_of_group()
-            if self.rank == 0:
-                # Now, so that an incomplete recording can be told from none.
-                self._manifest.write(self._folder, self.world_size)
+        if self._manifest is not None and self.rank == 0:
+            # Now, so that an incomplete recording can be told from none.
+            self._manifest.write(self._folder, self.world_size)
 
     def capture(self, step: int) -> Capture:
         """Return an empty buffer for the tensors of a train step; step 0 is the initial state."""
@@ -173,6 +176,12 @@ class LoopTrace(ExitStack):
         chosen = [observation for observation in observations if self._part.belongs(observation)]
         with written():
             self.writer.add(moment, chosen, digests=self._digests(moment.step))
+
+    def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:
+        """Have what was written so far outlast this process; see `TraceWriter.settle`."""
+        if hasattr(self, "writer"):
+            with written():
+                self.writer.settle(described)
 
     def _snapshot(self, step: int, observation: Observation) -> Observation:
         if self._digests(step):

@@ -40,6 +40,7 @@ from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.named_digests import digest_name_of_cell
+from pytest_precision.trace.rank_place import RankPlace
 from pytest_precision.trace.reader import Header
 from pytest_precision.trace.segment_folders import folder_of
 
@@ -263,30 +264,42 @@ def finished(
     for probe in probes:
         probe.write(folder, trace.rank)
     trace.writer.finish(
-        Header(
-            trace.world_size,
-            {kind: why for run in runs for kind, why in unobservable(run, way)},
-            environment_of(cell, seeded=seeded),
-            violations=tuple(words for run in runs for words in run.ends.violations),
-            products=tuple(sorted(products)),
-            given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),
-            unshown={
-                name: why
-                for run in runs
-                for optimizer in run.reader.optimizers
-                for name, why in groups.unshown(optimizer).items()
-            }
-            | {name: why for run in runs for name, why in run.reader.part.unshown().items()}
-            | {
-                name: why
-                for run in runs
-                for name, why in said_of_places(run.reader.matched).items()
-            },
-            read=so_far(),
-        ),
-        runs[0].reader.starts(),
+        header_of(trace, runs, cell, way, products, seeded=seeded), runs[0].reader.starts()
     )
     return trace.writer.observations
+
+
+def header_of(
+    trace: LoopTrace,
+    runs: Sequence[Steps],
+    cell: Cell,
+    way: WayIn,
+    products: Set[str] = frozenset(),
+    *,
+    seeded: bool = True,
+) -> Header:
+    """Return what holds for the whole of a script's trace on this rank, as far as it has run."""
+    parameters = (tensor for run in runs for _, tensor in run.reader.names.parameters())
+    device = next((tensor.device for tensor in parameters), torch.device("cpu"))
+    place = RankPlace.of_process(trace.rank, device)
+    return Header(
+        trace.world_size,
+        {kind: why for run in runs for kind, why in unobservable(run, way)},
+        environment_of(cell, seeded=seeded),
+        violations=tuple(words for run in runs for words in run.ends.violations),
+        products=tuple(sorted(products)),
+        given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),
+        unshown={
+            name: why
+            for run in runs
+            for optimizer in run.reader.optimizers
+            for name, why in groups.unshown(optimizer).items()
+        }
+        | {name: why for run in runs for name, why in run.reader.part.unshown().items()}
+        | {name: why for run in runs for name, why in said_of_places(run.reader.matched).items()},
+        read=so_far(),
+        place={"host": place.host, "device": place.device, "serial": place.serial},
+    )
 
 
 def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:

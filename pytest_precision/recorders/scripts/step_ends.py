@@ -116,6 +116,7 @@ class StepEnds:
     Attributes:
         edge: has what lies between two steps read anew.
         violations: what the loop does that no loop should, in words.
+        settled: is called when what all steps so far have shown can change no more.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class StepEnds:
         self._trace = trace
         self._schedule = schedule
         self.edge = Edge()
+        self.settled: Callable[[], object] = lambda: None
         self.violations: dict[str, None] = {}
         self._ended = ended
         self._told_late = False
@@ -152,6 +154,7 @@ class StepEnds:
             StopRecording: there is none.
         """
         self.edge.leave()
+        self.settled()
         if self._schedule.operation is None:
             raise StopRecording
 

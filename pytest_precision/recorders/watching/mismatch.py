@@ -8,22 +8,12 @@ from typing import Literal, NamedTuple
 
 from pytest_precision._visible import visible
 from pytest_precision.errors import InputMessage, WatchError, expected_but_got, named
+from pytest_precision.trace.rank_place import RankPlace
 
 BATCH = "batch"
 """Kind of the inputs of the model, which two ranks may not share."""
 
 ON_MISMATCH = ("raise", "report")
-
-
-class RankPlace(NamedTuple):
-    """A rank, and where it runs."""
-
-    rank: int
-    host: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host}, {self.device})"
 
 
 class Mismatch(NamedTuple):

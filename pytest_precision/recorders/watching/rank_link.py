@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.distributed as dist
 
 from pytest_precision._torch.distributed import default_store, group_timeout
 from pytest_precision.errors import WatchError, expected_but_got
-from pytest_precision.recorders.watching.mismatch import RankPlace
+from pytest_precision.trace.rank_place import RankPlace
 
 ARRIVED = "pytest_precision/watch/{rank}"
 """Key in the store by which ranks have met, for how many exchanges a rank has come to."""
@@ -19,7 +18,7 @@ ARRIVED = "pytest_precision/watch/{rank}"
 def own_place(device: torch.device) -> RankPlace:
     """Return where this process runs, and its rank in the default process group; 0 without one."""
     in_group = dist.is_available() and dist.is_initialized()
-    return RankPlace(dist.get_rank() if in_group else 0, socket.gethostname(), str(device))
+    return RankPlace.of_process(dist.get_rank() if in_group else 0, device)
 
 
 class RankLink:

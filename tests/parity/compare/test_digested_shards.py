@@ -88,7 +88,7 @@ BREAKS: dict[str, tuple[list[list[Observation]], str, str]] = {
     "hole and overlap": (
         [[box(TENSOR[:12], 0)], [box(TENSOR[6:18], 6)]],
         "pieces",
-        "ranks 0 and 1 hold parts that overlap, of which digests cannot say more",
+        "rank 0 and rank 1 hold parts that overlap, of which digests cannot say more",
     ),
     "replica": (
         [*rows(TENSOR, 12), *rows(TENSOR + 1, 12)],

@@ -1,0 +1,66 @@
+"""Take the option `--out` of commands that record: a new folder, or an address of fsspec."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_precision._visible import visible
+from pytest_precision.commands._arguments import folder_argument
+from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.trace.remote_folder import RemoteFolder
+
+NEW_FOLDER = "a new or empty folder, the same for all ranks"
+
+
+def add_out(
+    parser: argparse.ArgumentParser,
+    text: str = NEW_FOLDER,
+    kind: Callable[[str], Path | RemoteFolder] = folder_argument,
+) -> None:
+    """Add the option `--out`, the folder that `expect_empty` makes, with this help."""
+    required = kind is folder_argument  # a run that is watched writes nothing
+    parser.add_argument("--out", metavar="DIR", type=kind, required=required, help=text)
+
+
+def expect_empty(args: argparse.Namespace) -> None:
+    """Make the output folder, and end with an error if it is not empty or not given."""
+    if args.out is None:
+        args.parser.error("the following arguments are required: --out")
+    if not isinstance(args.out, Path):
+        try:
+            args.out.expect_empty()
+        except RecordingError as error:
+            args.parser.error(visible(str(error)))
+        return
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        # The other ranks of a launch write only when this one has come so far, too.
+        taken = next(args.out.iterdir(), None)
+    except OSError as error:
+        args.parser.error(
+            expected_but_got("a folder that can be made", f"--out={args.out} ({error.strerror})")
+        )
+    if taken is not None:
+        args.parser.error(
+            expected_but_got(
+                "a new or empty folder",
+                f"--out={args.out}, which has {taken.name}",
+                "name another, or delete this one if its recording was not finished",
+            )
+        )
+
+
+@contextmanager
+def folder_for(args: argparse.Namespace) -> Iterator[Path]:
+    """Yield the folder to record into; what is for an address is sent there at the end."""
+    if isinstance(args.out, Path):
+        yield args.out.absolute()  # the script may change the folder
+        return
+    try:
+        with args.out.sent() as folder:
+            yield folder
+    except RecordingError as error:
+        args.parser.error(visible(str(error)))
