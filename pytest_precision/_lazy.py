@@ -50,9 +50,9 @@ def exports(
             if open_to_others and public:
                 for entry_point in entry_points(group=package, name=name):
                     return entry_point.load()
-            known = listed() if public else sorted(origins)
+            offered = listed() if public else sorted(origins)
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(known)}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(offered)}"
             )
         module, attribute = origins[name]
         return getattr(import_module(module), attribute)
