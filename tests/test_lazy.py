@@ -52,7 +52,7 @@ def test_installed_packages_add_names(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_private_names_are_not_looked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest asks a module for many of them, and to read what is installed takes milliseconds."""
+    """Pytest asks a module for many of them, and to read what is installed takes milliseconds."""
 
     def read(**_: str) -> None:
         pytest.fail("the metadata of installed packages were read")
