@@ -110,9 +110,16 @@ def kind_of(command: list[str], forked: bool) -> str:
 
 @dataclass
 class Seen:
-    """A process: its kind, and the processor seconds of itself alone when it was last seen."""
+    """A process when it was last seen.
+
+    Attributes:
+        kind: what it is.
+        forked: whether it has its parent's command line, and may yet become another program.
+        seconds: of processor that it took itself.
+    """
 
     kind: str
+    forked: bool
     seconds: float
 
 
@@ -143,13 +150,13 @@ class Costs:
                 if times is None:
                     continue  # it has just ended, and its parent has its seconds
                 identity = process, times.started
-                known = self.seen.get(identity)
-                kind = known.kind if known else ""
-                command = command_of(process) if kind in ("", "rank") else []
-                if command:  # what has ended has none; a rank may yet become another program
-                    kind = kind_of(command, forked=command_of(parent) == command)
-                if kind:
-                    self.seen[identity] = Seen(kind, times.alone)
+                found = self.seen.get(identity) or Seen("", True, 0.0)
+                if found.forked and (command := command_of(process)):
+                    found.forked = command_of(parent) == command
+                    found.kind = kind_of(command, found.forked)
+                if found.kind:  # else it had ended before anybody saw its command line
+                    found.seconds = times.alone
+                    self.seen[identity] = found
                 total += times.alone + times.ended
             return total
 
