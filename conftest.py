@@ -79,9 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
     """Have tests that share servers run on one worker."""
-    from one_worker import ByServer  # it needs xdist, which is not there without this hook
+    if config.getoption("dist") != "loadfile":
+        return None
+    from one_worker import ByServer  # it needs xdist, without which nobody asks
 
-    return ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
