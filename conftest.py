@@ -15,9 +15,14 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 pytest_plugins = ["pytester"]
 
@@ -69,6 +74,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return SLOWEST_LAST.index(inside[0]) if inside[:1] and inside[0] in SLOWEST_LAST else -1
 
     items.sort(key=lambda item: turn(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Have tests that share servers run on one worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from one_worker import ByServer  # it needs xdist, without which nobody asks
+
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

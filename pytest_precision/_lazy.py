@@ -44,11 +44,15 @@ def exports(
             warnings.warn(f"{notice}; write {package}.{new}", DeprecationWarning, stacklevel=2)
             name = new
         if name not in origins:
-            if open_to_others and not name.startswith("_"):
+            # pytest asks each module that a test module has imported for private names, which is no
+            # reason to read the metadata of all that is installed.
+            public = not name.startswith("_")
+            if open_to_others and public:
                 for entry_point in entry_points(group=package, name=name):
                     return entry_point.load()
+            offered = listed() if public else sorted(origins)
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}; it has {', '.join(listed())}"
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(offered)}"
             )
         module, attribute = origins[name]
         return getattr(import_module(module), attribute)

@@ -49,3 +49,14 @@ def test_installed_packages_add_names(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "zero3" in dir(layouts)
     with pytest.raises(AttributeError, match=r"no attribute 'zero2'; it has .*, zero3"):
         layouts.zero2  # noqa: B018
+
+
+def test_private_names_are_not_looked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest asks a module for many of them, and to read what is installed takes milliseconds."""
+
+    def read(**_: str) -> None:
+        pytest.fail("the metadata of installed packages were read")
+
+    monkeypatch.setattr(_lazy, "entry_points", read)
+    with pytest.raises(AttributeError, match=r"no attribute '__wrapped__'; it has adamw, "):
+        layouts.__wrapped__  # noqa: B018

@@ -34,6 +34,7 @@ NIGHTLY = {
     "docs/how-to/choose-a-tolerance.md": "tests/check/test_proposal_lines.py",
     "docs/how-to/compare-two-revisions.md": "tests/commands, tests/revisions/test_against.py",
     "docs/how-to/expert-parallelism.md": "docs/how-to/fsdp2.md, tests/layouts",
+    "docs/how-to/sharded-optimizer.md": "tests/recorders/scripts/test_{command,locate}.py",
     "docs/how-to/torch-compile.md": "tests/recorders/scripts/test_compiled.py",
     "docs/how-to/write-a-judgement.md": "tests/plugin/test_plugins_of_others.py",
     "docs/how-to/your-own-loop.md": "README.md, tests/commands, tests/recorders/scripts",

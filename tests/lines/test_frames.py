@@ -28,6 +28,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as `pip install --target` leaves it, with a package and a module of the user's."""
     for name in ("installed_helper", "own_helper"):
         (tmp_path / f"{name}.py").write_text(HELPER)
+        monkeypatch.delitem(sys.modules, name, raising=False)  # of another test
     record = tmp_path / "installed_helper-1.0.dist-info" / "RECORD"
     record.parent.mkdir()
     record.write_text("installed_helper.py,,\ninstalled_helper-1.0.dist-info/RECORD,,\n")
@@ -50,6 +51,18 @@ def test_what_is_installed_in_any_folder_is_not_the_users(target: Path) -> None:
     assert (inside.file, inside.called, inside.is_users) == (__file__, "doubled", True)
     beside = line_of(importlib.import_module("own_helper"))
     assert (beside.file, beside.line, beside.is_users) == (str(target / "own_helper.py"), 2, True)
+
+
+def test_a_copy_of_an_installed_function_is_the_users(target: Path) -> None:
+    """Python takes the code of both for equal, since it does not look at their files."""
+    installed = importlib.import_module("installed_helper")
+    copied = importlib.import_module("own_helper")
+    with operations() as logger:
+        for module in (installed, copied):
+            module.doubled(torch.arange(3.0))
+    *_, line = (one.line for one in logger.log.operations if one.base == "mul")
+    assert line is not None
+    assert (line.file, line.line) == (str(target / "own_helper.py"), 2)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,15 @@ LEAST = 20
 IN_CI = ("rate_by_module:--fast",)
 """A pair that turns green where a module is imported before the script."""
 
+LONG = pytest.mark.long(reason="Each side has an interpreter of its own, in a cell and recorded.")
+
 IN_A_CELL = "place_read_at_import:2"
 """A pair of two ranks that does so."""
 
 
 def pairs() -> Iterator[Any]:
     for pair in PAIRS:
-        marks = () if pair.name in IN_CI else pytest.mark.nightly
+        marks = LONG if pair.name in IN_CI else pytest.mark.nightly
         yield pytest.param(pair, id=pair.name, marks=marks)
 
 

@@ -63,9 +63,12 @@ class Frames:
     """Finds source lines in call stacks, and caches whether a function is the user's."""
 
     def __init__(self) -> None:
-        self._owners: dict[CodeType, int] = {}
-        self._lines: dict[tuple[CodeType, int, str], CodeLine] = {}
-        self._sites: dict[tuple[tuple[CodeType, int], ...], tuple[Site, ...]] = {}
+        # By identity: a function's code equals that of its copy in another file, and its hash is
+        # made of all its constants whenever it is asked for. What is held here keeps its number.
+        self._held: list[CodeType] = []
+        self._owners: dict[int, int] = {}
+        self._lines: dict[tuple[int, int, str], CodeLine] = {}
+        self._sites: dict[tuple[tuple[int, int], ...], tuple[Site, ...]] = {}
 
     def stack(self, operator: Any = None) -> Stack:
         """Return the source line in the current call stack to which an operation is attributed.
@@ -115,7 +118,7 @@ class Frames:
             if owner == EDGE:
                 break
             frame = frame.f_back
-        key = tuple((frame.f_code, frame.f_lasti) for frame in frames)
+        key = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         if key not in self._sites:
             self._sites[key] = tuple(map(_site, frames))
         return self._sites[key]
@@ -143,7 +146,7 @@ class Frames:
         return self._line(frame, "", is_users=True) if self._owner(frame.f_code) == USER else None
 
     def _line(self, frame: FrameType, called: str, *, is_users: bool) -> CodeLine:
-        key = frame.f_code, frame.f_lineno, called
+        key = id(frame.f_code), frame.f_lineno, called
         if key not in self._lines:
             file = frame.f_code.co_filename
             line = CodeLine(file, frame.f_lineno, frame.f_code.co_name, called, is_users)
@@ -151,9 +154,10 @@ class Frames:
         return self._lines[key]
 
     def _owner(self, code: CodeType) -> int:
-        owner = self._owners.get(code)
+        owner = self._owners.get(id(code))
         if owner is None:
-            owner = self._owners[code] = _owner_of(code)
+            self._held.append(code)
+            owner = self._owners[id(code)] = _owner_of(code)
         return owner
 
 
