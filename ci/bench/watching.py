@@ -3,9 +3,9 @@
     python ci/bench/watching.py [--ranks 2] [--tokens 64 512] [--rounds 5] [--every 1]
 
 DDP on gloo of 10 million parameters with AdamW. Plain, watched and replayed steps take turns in one
-launch, so that a machine that slows down slows all of them. A step's time is the median of a turn
-without its first steps, on the clock and of the processor; a ratio is the median of those of all
-rounds.
+launch, so that a machine that slows down slows all of them. The first steps of a turn are left out.
+A ratio is that of the medians of all steps, and of the least ones, which is what it costs where
+nothing else reads memory; each on the clock and of the processor.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from operator import truediv
 from typing import Any
@@ -29,10 +30,17 @@ from pytest_precision.ranks.process.rendezvous import reserved_port
 WIDTH, DEPTH, STEPS, SETTLING = 1024, 10, 4, 2
 
 
+WATCHES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "watch": {"watch": 1},
+    "replay": {"replay": True},
+}
+
+
 def turn(
-    called: nn.Module, optimizer: torch.optim.Optimizer, tokens: int, watch: Any
-) -> tuple[float, float]:
-    """Return the median times of a step while the loop is watched: wall and processor."""
+    called: nn.Module, optimizer: torch.optim.Optimizer, tokens: int, watch: dict[str, Any]
+) -> list[tuple[float, float]]:
+    """Return the times of steps while the loop is watched: on the clock and of the processor."""
     times = []
     with Recorder(called, optimizer, **watch) if watch else nullcontext():
         for _ in range(SETTLING + STEPS):
@@ -44,13 +52,14 @@ def turn(
             optimizer.zero_grad()
             dist.barrier()
             times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    wall, processor = map(statistics.median, zip(*times[SETTLING:], strict=True))
-    return wall, processor
+    return times[SETTLING:]
 
 
-def medians(times: list[tuple[float, ...]]) -> list[float]:
-    """Return the median of each column."""
-    return [statistics.median(column) for column in zip(*times, strict=True)]
+def of_steps(
+    reduced: Callable[[Iterable[float]], float], times: list[tuple[float, float]]
+) -> list[float]:
+    """Return one number of all steps, on the clock and of the processor."""
+    return [reduced(column) for column in zip(*times, strict=True)]
 
 
 def measure(rank: int, port: int, args: argparse.Namespace) -> None:
@@ -64,21 +73,21 @@ def measure(rank: int, port: int, args: argparse.Namespace) -> None:
     )
     called = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(called.parameters())
+    watches = WATCHES | {"watch": {"watch": args.every}}
     for tokens in args.tokens:
-        ratios: dict[str, list[tuple[float, ...]]] = {"watch": [], "replay": []}
-        plain = []
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in watches}
         for _ in range(args.rounds):
-            plain.append(turn(called, optimizer, tokens, {}))
-            for name, watch in (("watch", {"watch": args.every}), ("replay", {"replay": True})):
-                times = turn(called, optimizer, tokens, watch)
-                ratios[name].append(tuple(map(truediv, times, plain[-1])))
+            for name, watch in watches.items():
+                times[name] += turn(called, optimizer, tokens, watch)
         if rank == 0:
-            step = " and ".join(f"{median:.3f}" for median in medians(plain))
-            words = "; ".join(
-                f"{name} " + " and ".join(f"{median:.2f}" for median in medians(of_turns))
-                for name, of_turns in ratios.items()
-            )
-            print(f"{args.ranks} ranks, {tokens} tokens each: step {step} s; {words}")
+            words = []
+            for reduced, name in ((statistics.median, "median"), (min, "least")):
+                plain, *others = (of_steps(reduced, times[kind]) for kind in watches)
+                ratios = (map(truediv, numbers, plain) for numbers in others)
+                watch, replay = (" and ".join(f"{ratio:.2f}" for ratio in both) for both in ratios)
+                step = " and ".join(f"{seconds:.3f}" for seconds in plain)
+                words.append(f"{name} step {step} s, watch {watch}, replay {replay}")
+            print(f"{args.ranks} ranks, {tokens} tokens each: {'; '.join(words)}", flush=True)
     dist.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -117,6 +118,7 @@ class Recorder:
         else:
             caller = Path(sys._getframe(1).f_code.co_filename)
             manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
+            manifest = replace(manifest, command=())
             self._run = RecordedRun(model, optimizer, _local_folder(out), manifest, rank_of)
 
     def start(self) -> None:

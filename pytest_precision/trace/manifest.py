@@ -85,7 +85,8 @@ class Manifest:
 
     Attributes:
         format: version of the format.
-        command: the command line of the whole process.
+        command: the command line of the whole process; none of a `Recorder`, whose loop no command
+            of this package starts.
         script: the script file.
         arguments: of the script.
         steps: number of train steps that were asked for; the script may have made fewer.
@@ -190,14 +191,25 @@ class Manifest:
         """Whether the recording was imported from another tool's files."""
         return self.script.endswith(".json")
 
+    @property
+    def is_from_within(self) -> bool:
+        """Whether a `Recorder` made the recording."""
+        return not self.command
+
     def again(self, values: str = "", *, lines: int = 0, digest: str = "") -> str:
-        """Return the command line that repeats this recording, with more values or logs if asked.
+        """Return what repeats this recording, with more values or logs if asked.
+
+        It is a command line, or the `Recorder` that keeps those values, and no logs.
 
         Args:
             values: steps whose values are kept; none unless given.
             lines: ranks over which the other side spreads its tensors; 0 for no log of operations.
             digest: name of the digests; that of the command unless given.
         """
+        if self.is_from_within:
+            first, _, last = values.partition("-")
+            value_steps = f", values=range({first}, {int(last or first) + 1})" if values else ""
+            return f"Recorder(..., steps={self.steps}{value_steps})"
         words = [*started_by(self.world_size), "record", "--out", "DIR"]
         words += ["--steps", str(self.steps)]
         words += ["--values", values] if values else []

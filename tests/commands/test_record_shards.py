@@ -70,7 +70,7 @@ def record_shards(in_folder: Path, resources: Resources) -> RecordShards:
         if ranks == 1:
             assert main(command) == 0
         else:
-            pool = resources.ranks(Settings(timeout=120, device="cpu"))
+            pool = resources.ranks(Settings(timeout=600, device="cpu"))
             assert pool.run(ranks, main, command, needs=Needs(launched=True)) == [0] * ranks
         return in_folder / name
 
@@ -104,6 +104,10 @@ def test_shards_are_held_to_one_rank(
     ("mode", "ranks", "words"),
     [
         ("fsdp2", 2, "0.weight, first in the shard of rank 1"),
+        pytest.param(
+            *("fsdp2", 32, "0.weight, first in the shard of rank 31"),
+            marks=[pytest.mark.nightly, pytest.mark.timeout(900)],
+        ),
         pytest.param(
             *("hsdp", 4, "in the candidate: rank 3 and rank 1 hold different bits"),
             marks=pytest.mark.nightly,

@@ -19,6 +19,7 @@ from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.trace.table import TABLE_KEYS
+from pytest_precision.trace.whole_recording import whole_recording
 
 LOOP = """
 import torch
@@ -115,7 +116,24 @@ def test_another_rate_is_red(loop: Loop, capsys: pytest.CaptureFixture[str]) -> 
         with Recorder(model, optimizer, out=folder, steps=3):
             loop["train"](model, optimizer, 9, rate=rate)
     assert main(["compare", "a", "b"]) == 1
-    assert "lr differs at step 2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lr differs at step 2" in said
+    assert "record with" not in said  # no command repeats it
+
+
+def test_what_repeats_it_is_no_command(loop: Loop) -> None:
+    """It is a Recorder that keeps more values."""
+    model, optimizer = loop["made"]()
+    with Recorder(model, optimizer, out="a", steps=2):
+        loop["train"](model, optimizer, 2)
+    manifest = whole_recording("candidate", Path("a")).manifest
+    assert manifest is not None
+    again = [manifest.again(values) for values in ("0-2", "2", "")]
+    assert again == [
+        "Recorder(..., steps=2, values=range(0, 3))",
+        "Recorder(..., steps=2, values=range(2, 3))",
+        "Recorder(..., steps=2)",
+    ]
 
 
 def record_as_actor(place: tuple[str, int]) -> int:

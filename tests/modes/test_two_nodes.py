@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
-from two_nodes import LOOP, Node, on_both, record_words, two_nodes
+from two_nodes import (
+    LOOP,
+    Node,
+    delayed_packets,
+    on_both,
+    record_words,
+    slow_down,
+    stand_in_for_slurm,
+    two_nodes,
+)
 
 from pytest_precision.__main__ import main
 from pytest_precision.ranks.launch import launch_folder
 from pytest_precision.ranks.launch.arrivals import Arrivals
 from pytest_precision.ranks.launch.launch import Launch
 from pytest_precision.ranks.launch.launch_folder import LaunchRendezvous
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -40,6 +53,15 @@ def joined(nodes: list[Node], out: str) -> int:
     return main(["join", *folders, "--out", str(nodes[0].disk.parent / out)])
 
 
+def shows_rank_1(folder: str, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Return whether a recording names the rank on which a gradient was planted."""
+    shutil.copytree(folder, f"{folder}2")
+    assert main(["compare", f"{folder}2", folder]) == 1
+    ranks = "rank 1 (node1, cpu) and rank 0 (node0, cpu)"
+    divergent = f"reduced_grad of weight in the candidate: {ranks} hold different bits"
+    return divergent in capsys.readouterr().out
+
+
 def test_a_rank_of_another_node_is_named(
     nodes: list[Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,12 +69,7 @@ def test_a_rank_of_another_node_is_named(
     for text in record(nodes, "wrong", "planted"):
         assert text.endswith("status 0"), text
     assert joined(nodes, "wrong") == 0
-    whole = str(nodes[0].disk.parent / "wrong")
-    shutil.copytree(whole, f"{whole}2")
-    assert main(["compare", f"{whole}2", whole]) == 1
-    ranks = "rank 1 (node1, cpu) and rank 0 (node0, cpu)"
-    divergent = f"reduced_grad of weight in the candidate: {ranks} hold different bits"
-    assert divergent in capsys.readouterr().out
+    assert shows_rank_1(str(nodes[0].disk.parent / "wrong"), capsys)
 
 
 def test_nodes_that_share_no_folder_are_named(
@@ -95,6 +112,25 @@ def test_a_process_that_is_late_is_waited_for(
 
 
 @pytest.mark.nightly
+def test_a_job_of_slurm_joins_what_its_nodes_record(
+    nodes: list[Node], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the script of the page, whose tasks run on nodes without a shared disk."""
+    (tmp_path / "loop.py").write_text(LOOP)
+    job = subprocess.run(
+        [ROOT / "docs" / "examples" / "record-slurm.sh", "out", "loop.py", "planted"],
+        cwd=tmp_path,
+        env=nodes[0].variables() | stand_in_for_slurm(nodes, tmp_path / "bin"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "joined: 2 ranks of 2 folders" in job.stdout
+    assert shows_rank_1(str(tmp_path / "out" / "joined"), capsys)
+
+
+@pytest.mark.nightly
 def test_a_node_that_dies_ends_the_other(
     nodes: list[Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +141,30 @@ def test_a_node_that_dies_ends_the_other(
     assert joined(nodes, "died") == 0
     ended = "rank 1 (node1, cpu) ended after step 2, and has not said why"
     assert ended in capsys.readouterr().out
+
+
+@pytest.mark.nightly
+def test_a_node_that_hangs_is_named(nodes: list[Node]) -> None:
+    """By the other one, with its host, after the time that collectives wait."""
+    words = [sys.executable, "-m", "pytest_precision", "record", "--watch", "--", "loop.py"]
+    first, second = on_both([node.command([*words, "hangs"]) for node in nodes], nodes)
+    absent = "after step 3 but got none of rank 1 (node1, cpu); it has ended"
+    assert absent in first
+    assert first.endswith("status 1"), first
+    assert second.endswith("status 1"), second
+    assert "none of rank 0 (" in second
+    assert "rank 1 (" not in second
+
+
+@pytest.mark.nightly
+def test_a_slow_network_changes_nothing(nodes: list[Node]) -> None:
+    """No bit and no message, where packets wait for a tenth of a second and more."""
+    for node in nodes:
+        slow_down(node, "256kbit")
+    for text in record(nodes, "slow"):
+        assert text.endswith("status 0"), text
+    assert all(delayed_packets(node) > 10 for node in nodes)
+    assert joined(nodes, "slow") == 0
 
 
 @pytest.mark.nightly

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,11 +22,13 @@ LOOP = """\
 import os
 import signal
 import sys
+import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 rank, defect = dist.get_rank(), sys.argv[1:]
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -34,6 +38,8 @@ for step in range(4):
     model(torch.randn(4, 64, generator=draws)).square().mean().backward()
     if rank == 1 and step == 2 and "killed" in defect:
         os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1 and step == 2 and "hangs" in defect:
+        time.sleep(25)
     if rank == 1 and step == 1 and "planted" in defect:
         model.module.weight.grad[3, 5] += 1e-3
     optimizer.step()
@@ -148,6 +154,44 @@ def on_both(commands: list[list[str]], nodes: list[Node], seconds: float = 120.0
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def slow_down(node: Node, bits: str) -> None:
+    """Let a node send no more than so many bits a second; skip where the kernel cannot."""
+    limit = ["tbf", "rate", bits, "burst", "8kb", "latency", "400ms"]
+    words = ["tc", "-n", node.name, "qdisc", "add", "dev", node.interface, "root", *limit]
+    if not shutil.which("tc") or subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("there is no token bucket to slow a network down with")
+
+
+def delayed_packets(node: Node) -> int:
+    """Return how many packets of a node have waited for the limit on what it sends."""
+    words = ["tc", "-n", node.name, "-s", "qdisc", "show", "dev", node.interface]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    (overlimits,) = re.findall(r"overlimits (\d+)", said)
+    return int(overlimits)
+
+
+def stand_in_for_slurm(nodes: list[Node], folder: Path) -> dict[str, str]:
+    """Write programs that run a task on each node, as srun does; return a job's variables."""
+    tasks = []
+    for node in nodes:
+        numbers = f"SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID={node.number}"
+        own = f"SLURM_PROCID={node.number} GLOO_SOCKET_IFNAME={node.interface}"
+        tasks.append(
+            f'env {numbers} {own} {shlex.join(node.command([]))} "$@" & task{node.number}=$!'
+        )
+    skip_options = 'while [ "${1#--}" != "$1" ]; do shift; done'
+    programs = {
+        "srun": [skip_options, *tasks, "wait $task0 && wait $task1"],
+        "scontrol": [f"echo {address}" for address in ADDRESSES],
+    }
+    folder.mkdir()
+    for name, lines in programs.items():
+        (folder / name).write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        (folder / name).chmod(0o755)
+    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": path, "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node[0-1]"}
 
 
 def record_words(out: str, *words: str) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement, Tally
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.words import listed
+
+NAMED_RANKS = 8
+"""Ranks that a line names."""
 
 
 def other_weights(finding: Finding, judgement: Judgement) -> str:
@@ -45,7 +48,8 @@ COMPARE_SUMS = (
 def other_number(judgement: Judgement, op: int) -> str:
     """Return the two runs' numbers of microbatches in operation `op`, in words; empty if equal.
 
-    It is empty, too, where a side shows no loss but may have run a forward: nothing counts those.
+    Where not all ranks have others, it names those that have. It is empty, too, where a side shows
+    no loss but may have run a forward: nothing counts those.
 
     Args:
         judgement: of both sides.
@@ -64,7 +68,18 @@ def other_number(judgement: Judgement, op: int) -> str:
     if ours == theirs or not all(_runs_no_forward(judgement, side, op) for side in without):
         return ""
     plural = "" if ours == 1 else "es"
-    return f"{ours} microbatch{plural} here, {theirs} in the reference"
+    words = f"{ours} microbatch{plural} here, {theirs} in the reference"
+    return words + _only_ranks(tally)
+
+
+def _only_ranks(tally: Tally) -> str:
+    """Return in words which ranks alone have more losses or fewer; empty if all do."""
+    pairs = [finding.pair for finding in tally.findings if finding.is_one_sided]
+    sides = [side for pair in pairs for side in (pair.candidate, pair.reference) if side]
+    ranks = sorted({pair.rank for pair in pairs if pair.rank is not None})
+    if not ranks or len(ranks) == max(max(side.trace.world_sizes) for side in sides):
+        return ""
+    return f" (on rank{'s' * (len(ranks) > 1)} {listed([*map(str, ranks)], NAMED_RANKS)})"
 
 
 def extra_update(finding: Finding, judgement: Judgement) -> str:

@@ -242,7 +242,10 @@ def _without_their_source(named: Named) -> Named:
 
 def _to_record(sides: Sequence[Recording], ranks: int) -> str:
     """Return in words the commands that record runs with operation logs; empty if unknown."""
-    commands = [side.manifest.again(lines=ranks) for side in sides if side.manifest is not None]
+    manifests = [side.manifest for side in sides if side.manifest is not None]
+    if any(manifest.is_from_within for manifest in manifests):
+        return "No line is named: a Recorder keeps no log of operations, as record --lines does"
+    commands = [manifest.again(lines=ranks) for manifest in manifests]
     return f"To name the line, record with: {'; '.join(commands)}" if commands else ""
 
 

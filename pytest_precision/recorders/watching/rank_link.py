@@ -80,7 +80,8 @@ class RankLink:
 
     def _absent(self, step: int) -> str:
         """Return in words which ranks have not come to the exchange that failed."""
-        absent = [str(place) for place in self.places if self._exchanges > self._arrived(place)]
+        others = [place for place in self.places if place.rank != self.rank]
+        absent = [str(place) for place in others if self._exchanges > self._arrived(place)]
         return expected_but_got(
             f"all ranks at the comparison after step {step}",
             f"none of {' and '.join(absent) or 'a process that has ended since'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,6 +93,10 @@ def test_rates_of_another_phase_are_not_counted(
     assert other_weights(*judged(*sides)) == ""
 
 
+def microbatches(count: int) -> list[Observation]:
+    return [number("loss", f"microbatch{n}", count) for n in range(count)]
+
+
 def losses(*steps: int, read: str = "rrr") -> list[tuple[Moment, list[Observation]]]:
     """Steps with so many losses, of which those that are marked `r` show what a forward read."""
     return [
@@ -99,7 +104,7 @@ def losses(*steps: int, read: str = "rrr") -> list[tuple[Moment, list[Observatio
             moment,
             [
                 *[READ][: mark == "r"],
-                *(number("loss", f"microbatch{n}", count) for n in range(count)),
+                *microbatches(count),
             ],
         )
         for moment, count, mark in zip(FORWARDS, steps, read, strict=False)
@@ -142,6 +147,27 @@ def test_an_engine_shows_a_vector_of_microbatches(
     finding, judgement = judged(*sides)
     assert other_number(judgement, 0) == words
     assert number_lines(finding, judgement) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        ((1, 2, 1), "4 microbatches here, 3 in the reference (on rank 1)"),
+        ((0, 2, 1), ""),
+        ((2, 1, 2), "5 microbatches here, 3 in the reference (on ranks 0, 2)"),
+        ((2, 2, 2), "6 microbatches here, 3 in the reference"),
+    ],
+)
+def test_ranks_that_alone_have_other_microbatches_are_named(
+    write_trace: Write, ours: tuple[int, ...], words: str
+) -> None:
+    """As one of several actors does that has left out an update."""
+    sides = [
+        [[(FORWARDS[0], [replace(loss, local=True) for loss in microbatches(n)])] for n in numbers]
+        for numbers in (ours, (1, 1, 1))
+    ]
+    judgement = judge(*(write_trace(*side) for side in sides), Criteria.of(None))
+    assert other_number(judgement, 0) == words
 
 
 def test_a_step_without_losses_has_no_number(
