@@ -186,7 +186,9 @@ def _missing(between: SingleCall, blamed: SingleCall | None, lookup: ReferenceLo
         error_kind = _with_constants(blamed, between)
         if error_kind is not None:
             return error_kind._replace(blamed=blamed)
+    function = between.line.called if between.line is not None else ""
     words = f"the reference has {between.operation.name} before it{between.at}"
+    words += f", by {function}" if function else ""
     return ErrorKind("missing", words, between, None, blamed)
 
 
