@@ -71,9 +71,6 @@ class LoopEvents:
     def permuted(self, order: Tensor, owner: Any) -> None:
         """Do nothing here; called after `torch.randperm`, with the object whose method calls it."""
 
-    def forgets_casts(self) -> None:
-        """Do nothing here; called after autocast has forgotten the casts that it kept."""
-
     def applied(self, function: type, results: Any, file: str, line: int) -> None:
         """Do nothing here; called after an autograd function, with the line that called it."""
 
@@ -164,7 +161,6 @@ def _wrapped(hooks: _Hooks) -> Iterator[tuple[Any, str, Told | None, Told | None
     yield *function_that_scales(), hooks.scales_gradients, None
     yield *place_of(clip_grad, "clip_grad_value_"), hooks.clamps_gradients, None
     yield DistributedSampler, "__iter__", partial(tell, "permutes"), None
-    yield torch, "clear_autocast_cache", None, partial(tell, "forgets_casts")
     yield nn.Module, "compile", None, partial(tell, "compiled")
     # In torch.multiprocessing, the function `spawn` hides the module that it is in.
     for holder in (multiprocessing, import_module("torch.multiprocessing.spawn")):

@@ -97,7 +97,7 @@ with whole:
 @pytest.mark.parametrize(
     ("forms", "words"),
     [
-        (("whole", "each"), "what it makes at step 1 is stale where aten.addmm.default"),
+        (("whole", "each"), "what it makes of weight at step 1 is stale where aten.addmm.default"),
         (("each", "whole"), "the reference makes none at step 2: aten.addmm.default"),
     ],
 )

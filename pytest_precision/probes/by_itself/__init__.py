@@ -13,5 +13,5 @@ PROBE = ProbeSpec(
     loop="pytest_precision.probes.by_itself.loop_probe:loop_probe",
     gates=(GateSpec(f"{_FINDINGS}:by_itself", after="loop_rules", of_recordings=True),),
     figures=(FigureSpec("notes", f"{_FINDINGS}:noted_alone"),),
-    explains="pytest_precision.probes.by_itself.loaded_average:loaded_averages",
+    explains=f"{_FINDINGS}:explained_alone",
 )

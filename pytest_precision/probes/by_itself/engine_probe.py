@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.probes.by_itself.judged_log import JudgedLog, judged_rows
 from pytest_precision.probes.by_itself.judges import judges
+from pytest_precision.probes.declared_rule.oracle.claims import has_declared_class
 from pytest_precision.recorders import torch_hooks
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
@@ -50,13 +52,18 @@ class JudgedEngine:
         paths = (path for path, module in model.named_modules() if module is subject)
         return unwrapped(next(paths, "")) or f"a {type(subject).__name__}"
 
+    def declares_updates(self, optimizer: Optimizer) -> bool:
+        """Return whether the workload declares a rule, and the optimizer's class is one of it."""
+        declared = self._run.workload.optimizer_rule
+        return declared is not None and has_declared_class(optimizer)
+
 
 class AloneEngineProbe(Probe[EngineRun]):
     """Logs what an engine's run shows to be wrong by itself, also across loads."""
 
     def begin(self, run: EngineRun) -> None:
         """Make the judgements of the run."""
-        self._judges = [judge(JudgedEngine(run)) for judge in judges(of_script=False)]
+        self._judges = [judge(JudgedEngine(run)) for judge in judges()]
 
     def around(self, run: EngineRun, call: str) -> AbstractContextManager[object]:
         """Have torch's hooks report to the judgements in a phase of a train step."""

@@ -7,6 +7,7 @@ from pytest_precision.check.gate import failed, gate
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.by_itself.judged_log import JudgedLog, Remark
+from pytest_precision.probes.by_itself.loaded_average import loaded_average_lines
 from pytest_precision.trace.reader import Trace
 
 SCHEDULES = "policy"
@@ -37,6 +38,16 @@ def by_itself(case: Case) -> Ruling | None:
             )
             return failed(f"{remark.words} in {who}", [advice])
     return None
+
+
+def explained_alone(case: RecordedCase, diagnosis: object) -> list[str]:
+    """Return what one side alone shows to be wrong, and which loaded weights are an average."""
+    lines = [
+        f"In the {names[0]}, {remark.words}"
+        for remark, names in judged_alone(case.whole).items()
+        if remark.fails and len(names) == 1
+    ]
+    return [*lines, *loaded_average_lines(case)]
 
 
 def noted_alone(case: RecordedCase) -> list[str]:

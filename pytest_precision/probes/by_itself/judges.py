@@ -1,7 +1,7 @@
 """What a run shows to be wrong by itself, without a reference and without a declared rule.
 
 Each module has one judgement: its rule, what it watches, and its words. A judgement is entered in
-`JUDGES` or `OF_SCRIPTS`, and nowhere else.
+`JUDGES`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ JUDGES: tuple[str, ...] = (
     "batch_norm:CountedTwice",
     "drawn_alike:DrawnAlike",
     "drawn_in_backward:DrawnInBackward",
+    "kept_copies:KeptCopies",
     "permuted_apart:PermutedApart",
     "skipped_gradients:SkippedGradients",
-    "stale_casts:StaleCasts",
+    "stale_copies:StaleCopies",
     "thrown_away:ThrownAway",
     "unreached:Unreached",
     "unread_gradients:IdleOptimizers",
     "unread_gradients:UnreadGradients",
+    "update_sizes:UpdateSizes",
 )
 """Each judgement by its module here and its class."""
 
-OF_SCRIPTS: tuple[str, ...] = ("update_sizes:UpdateSizes",)
-"""Those of scripts alone: a layout's updates are held to the rule that it declares, moments of few
-bits included."""
 
-
-def judges(*, of_script: bool) -> list[type[RunJudge]]:
+def judges() -> list[type[RunJudge]]:
     """Return the class of each judgement, imported where a run is judged."""
-    paths = JUDGES + OF_SCRIPTS if of_script else JUDGES
-    return [resolve_name(f"{_FOLDER}.{path}") for path in paths]
+    return [resolve_name(f"{_FOLDER}.{path}") for path in JUDGES]

@@ -20,11 +20,6 @@ def loaded_average_lines(case: RecordedCase) -> Iterator[str]:
             yield f"In the {side.name}, the loaded weights are the {AVERAGES} of step {step}"
 
 
-def loaded_averages(case: RecordedCase, diagnosis: object) -> list[str]:
-    """Return `loaded_average_lines` of both sides of a difference."""
-    return [*loaded_average_lines(case)]
-
-
 def _steps_of_averages(trace: Trace) -> Iterator[int]:
     """Yield the step after which each load put averages in the place of weights."""
     after_steps: dict[int, Moment] = {}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pytest_precision.probes.by_itself.judged_log import JudgedLog, RankFact, Remark, judged_rows
 from pytest_precision.probes.by_itself.judges import judges
@@ -46,6 +47,10 @@ class JudgedLoop:
         path = next((path for path, module in parts if module is subject), "")
         return path or f"a {type(subject).__name__}"
 
+    def declares_updates(self, optimizer: Optimizer) -> bool:
+        """Return False: a script declares no rule."""
+        return False
+
 
 class AloneLoopProbe(Probe[Steps]):
     """Logs what a loop shows to be wrong by itself, from its first run to the last one."""
@@ -56,7 +61,7 @@ class AloneLoopProbe(Probe[Steps]):
 
     def begin(self, run: Steps) -> None:
         """Have torch's hooks report to the judgements, too."""
-        self._judges = [judge(JudgedLoop(run)) for judge in judges(of_script=True)]
+        self._judges = [judge(JudgedLoop(run)) for judge in judges()]
         run.listeners += self._judges
 
     @contextmanager

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from pytest_precision.probes.by_itself.judged_log import RankFact, Remark
 from pytest_precision.recorders.torch_hooks import LoopEvents
@@ -28,6 +29,9 @@ class JudgedRun(Protocol):
 
     def name_of(self, subject: Tensor | nn.Module) -> str:
         """Return the name of a tensor or a module, or words for one that has none."""
+
+    def declares_updates(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer's updates are held to a rule that the run declares."""
 
 
 class RunJudge(LoopEvents):

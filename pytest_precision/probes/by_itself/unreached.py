@@ -15,13 +15,14 @@ from torch.optim import Optimizer
 
 from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.groups import updated_tensors
-from pytest_precision.probes.by_itself.run_judge import JudgedRun, RunJudge
+from pytest_precision.probes.by_itself.run_judge import JudgedRun
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge
 
 WATCHED_UPDATES = 3
 """Updates of an optimizer that are looked at, none of which may find a gradient."""
 
 
-class Unreached(RunJudge):
+class Unreached(UpdateJudge):
     """Notes parameters of modules that run in training and have no gradient at any update."""
 
     rule: ClassVar[str] = "unreached"
@@ -30,7 +31,6 @@ class Unreached(RunJudge):
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
-        self._updates: dict[Optimizer, int] = {}
         # By id, with the tensor, whose id no other one gets.
         self._used: dict[int, Tensor] = {}
         self._without: dict[int, tuple[Tensor, int]] = {}
@@ -45,10 +45,9 @@ class Unreached(RunJudge):
             if plain and parameter.requires_grad and parameter.is_leaf:
                 self._used[id(parameter)] = parameter
 
-    def update(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
         """Note which used parameters have no gradient, where others of the optimizer have one."""
-        count = self._updates[optimizer] = self._updates.get(optimizer, 0) + 1
-        if closure or count > WATCHED_UPDATES:
+        if closure or self.updates[optimizer] > WATCHED_UPDATES:
             return
         members = updated_tensors(optimizer)
         self._reached |= {id(tensor) for tensor in members if tensor.grad is not None}
@@ -75,5 +74,5 @@ class Unreached(RunJudge):
             )
 
     def _is_watching(self) -> bool:
-        counts = self._updates.values()
+        counts = self.updates.values()
         return not counts or min(counts) < WATCHED_UPDATES

@@ -5,7 +5,8 @@ size. Muon moves a matrix by a rotation, the norm of which the shape says. State
 round to zero make an update of a thousand times that; a gradient so small that a constant for
 safety outweighs it makes one of a hundredth. An element without a gradient moves by its decay.
 
-The first updates of each optimizer are judged, on a part of each tensor.
+The first updates of each optimizer are judged, on a part of each tensor, unless a rule that the
+run declares says what each must be.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class UpdateSizes(UpdateJudge):
         """Keep a part of what a known optimizer updates."""
         before = self._before[optimizer] = []
         if closure or self.updates[optimizer] > JUDGED_UPDATES or has_own_step_hooks(optimizer):
+            return
+        if self.run.declares_updates(optimizer):
             return
         for group, parameters in group_members(optimizer):
             for parameter in parameters[: JUDGED_TENSORS - len(before)]:

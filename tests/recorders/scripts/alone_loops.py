@@ -165,8 +165,7 @@ def has_two_rates() -> None:
     train(model, *(torch.optim.AdamW(model[n].parameters(), lr=rate) for n, rate in rates))
 
 
-@right
-def updates_masters() -> None:
+def updated_masters(*, copies_back: bool) -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
     masters = [parameter.detach().float() for parameter in model.parameters()]
     optimizer = torch.optim.AdamW(masters, lr=1e-2)
@@ -178,8 +177,19 @@ def updates_masters() -> None:
         optimizer.step()
         with torch.no_grad():
             for master, parameter in zip(masters, model.parameters(), strict=True):
-                parameter.copy_(master)
+                if copies_back:
+                    parameter.copy_(master)
         model.zero_grad()
+
+
+@right
+def updates_masters() -> None:
+    updated_masters(copies_back=True)
+
+
+@wrong
+def never_copies_masters_back() -> None:
+    updated_masters(copies_back=False)
 
 
 # --- what an optimizer skips, what reaches no loss ----------------------------------------------
@@ -584,3 +594,69 @@ def schedules_and_never_steps() -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     assert schedule.last_epoch == 0
     train(model, optimizer)
+
+
+# --- copies that outlive an update --------------------------------------------------------------
+
+
+class Copying(nn.Module):
+    """Reads a copy in bf16 of its weight, made anew in each forward or once in several."""
+
+    def __init__(self, reads: int, *, through: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 5))
+        self.copied = torch.empty(0)
+        self.reads, self.read, self.through = reads, 0, through
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.read % self.reads == 0:
+            source = self.weight if self.through else self.weight.detach()
+            self.copied = source.bfloat16()
+        self.read += 1
+        return (x.bfloat16() @ self.copied.T).float()
+
+
+@wrong
+def keeps_its_copy() -> None:
+    train(Copying(100))
+
+
+@right
+def copies_once_for_all_microbatches() -> None:
+    train(Copying(2), microbatches=2)
+
+
+@right
+def learns_from_a_teacher_and_a_target() -> None:
+    model, teacher = nn.Linear(5, 3), nn.Linear(5, 3)
+    teacher.load_state_dict(model.state_dict())
+    target = Copying(2, through=False)
+    optimizer = torch.optim.AdamW([*model.parameters(), target.weight], lr=1e-2)
+    slow = [parameter.detach().clone() for parameter in model.parameters()]
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for number, batch in enumerate(data()):
+        with torch.no_grad():
+            wanted = teacher(batch) + target(batch) + average(batch)
+        own = (batch.bfloat16() @ target.weight.bfloat16().T).float()
+        (model(batch) + own - wanted).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update_parameters(model)
+        with torch.no_grad():
+            for before, parameter in zip(slow, model.parameters(), strict=True):
+                if number % 2:
+                    parameter.copy_(before.lerp_(parameter, 0.5))
+
+
+@right
+def updates_twice_by_one_forward() -> None:
+    first, second = nn.Linear(5, 8), nn.Linear(8, 3)
+    optimizers = [torch.optim.SGD(part.parameters(), lr=1e-2) for part in (first, second)]
+    for batch in data():
+        outputs = second(first(batch))
+        outputs.square().mean().backward(retain_graph=True)
+        optimizers[0].step()
+        outputs.mean().backward()
+        optimizers[1].step()
+        for part in (first, second):
+            part.zero_grad()

@@ -63,6 +63,8 @@ PAIRS = (
     _against_right("defect_by_place.py loss bf16"),
     _against_right("defect_by_place.py loss fp32"),
     _against_right("casts_kept.py"),
+    _against_right("copies_kept.py cast"),
+    _against_right("copies_kept.py gathered", ranks=2),
     Pair("rows_of_other_batches.py each", "rows_of_other_batches.py packed"),
     Pair("rows_of_other_batches.py each few", "rows_of_other_batches.py packed few"),
     Pair("scores_before_training.py 2e-3", "scores_before_training.py 1e-3"),

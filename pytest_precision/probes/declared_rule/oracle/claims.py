@@ -57,6 +57,11 @@ def expect_claim(optimizer: Optimizer, names: Collection[str]) -> None:
         )
 
 
+def has_declared_class(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer's class has the name of a known rule, or derives from one."""
+    return is_one_of(type(optimizer), ADAM_CLASSES + SGD_CLASSES) is not None
+
+
 def is_one_of(kind: type, names: Collection[str]) -> type | None:
     """Return the first of a class and its bases whose name is in `names`; None if there is none."""
     return next((base for base in kind.__mro__ if base.__name__ in names), None)

@@ -201,7 +201,21 @@ class Repeated(NamedTuple):
         if (place.storage, place.span) == (self.instead.storage, self.instead.span):
             return True
         writer = lookup.writer_of(self.instead, self.reader)
-        return writer is not None and not fetches(writer)
+        if writer is None or not fetches(writer):
+            return writer is not None
+        return _is_of_update(writer, self.reader.step, lookup)
+
+
+def _is_of_update(copy: SingleCall, step: int, lookup: ReferenceLookup) -> bool:
+    """Return whether copies, such as gathered shards, are of what the step before has written."""
+    while moves(copy) and len(copy.read) == 1:
+        writer = lookup.writer_of(copy.read[0], copy)
+        if writer is None:
+            return False
+        if not fetches(writer):
+            return 0 < writer.step < step
+        copy = writer
+    return False
 
 
 def read_again(call: SingleCall, lookup: ReferenceLookup) -> Repeated | None:

@@ -7,10 +7,12 @@ from pytest_precision.probes.lines.explain.calls import (
     SingleCall,
     is_same,
     last_writer,
+    moves,
 )
 from pytest_precision.probes.lines.explain.counterparts import most_alike, read_again
 from pytest_precision.probes.lines.explain.following import Wrong
 from pytest_precision.probes.lines.explain.kind_words import ErrorKind
+from pytest_precision.probes.lines.explain.named_values import parameters_of
 from pytest_precision.probes.lines.operations import Value
 
 
@@ -30,9 +32,11 @@ def of_other_step(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         words = f"what it reads at step {call.step} is stale: {step} in the reference"
         return ErrorKind("inputs", words, most_alike(call, lookup))
     by_user = maker.line is not None and maker.line.is_users
+    source = _source_of(maker, wrong, lookup)
     words = (
-        f"what it makes at step {maker.step} is stale where {call.operation.name}{call.at} reads "
-        f"it at step {call.step}: its source has changed since, and the reference makes it anew"
+        f"what it makes{source and f' of {source}'} at step {maker.step} is stale where "
+        f"{call.operation.name}{call.at} reads it at step {call.step}: "
+        f"{source or 'its source'} has changed since, and the reference makes it anew"
     )
     return ErrorKind("inputs", words, most_alike(call, lookup), None, maker if by_user else None)
 
@@ -47,6 +51,17 @@ def _maker_before(value: Value, wrong: Wrong) -> SingleCall | None:
         if len(maker.read) != 1:
             return None
         value, number = maker.read[0], maker.number
+
+
+def _source_of(maker: SingleCall, wrong: Wrong, lookup: ReferenceLookup) -> str:
+    """Return the name of the parameter that an operation copies or gathers; empty if none is."""
+    copy: SingleCall | None = maker
+    while copy is not None and len(copy.read) == 1:
+        names = parameters_of(copy.operation.module, copy.read, lookup)
+        if len(names) == 1:
+            return names.pop()
+        copy = last_writer(wrong.calls, copy.number, copy.read[0].storage) if moves(copy) else None
+    return ""
 
 
 def older_in_reference(wrong: Wrong, lookup: ReferenceLookup) -> str:

@@ -106,9 +106,11 @@ def _outside_input(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     value = next(value for value in wrong.unlike)
     counterpart = most_alike(wrong.call, lookup)
     tensor_words = f"a {value.dtype} tensor of shape {[*value.shape]}"
-    words = f"it reads {tensor_words}, given from outside, which the reference does not have"
+    words = f"it reads {tensor_words} that no operation has written"
     if wrong.call.operation.backward:
-        words += "; no operation has written it: it may be memory that was never filled"
+        words += ": it may be memory that was never filled"
+    else:
+        words += ", such as a batch, and that the reference does not have"
     return ErrorKind("data", words, counterpart)
 
 
@@ -184,7 +186,9 @@ def _missing(between: SingleCall, blamed: SingleCall | None, lookup: ReferenceLo
         error_kind = _with_constants(blamed, between)
         if error_kind is not None:
             return error_kind._replace(blamed=blamed)
+    function = between.line.called if between.line is not None else ""
     words = f"the reference has {between.operation.name} before it{between.at}"
+    words += f", by {function}" if function else ""
     return ErrorKind("missing", words, between, None, blamed)
 
 

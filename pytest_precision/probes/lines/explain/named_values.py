@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pytest_precision.matrix.tensor_key import in_module
 from pytest_precision.probes.lines.explain.calls import ReferenceLookup, SingleCall
 from pytest_precision.probes.lines.explain.kind_words import element_text
@@ -43,7 +45,7 @@ def gradient_of(call: SingleCall, lookup: ReferenceLookup) -> str:
     joined = "as"
     for _ in range(MADE_OF):
         if call.operation.backward:
-            names = [*_parameters(call, lookup)]
+            names = [*parameters_of(call.operation.module, call.results, lookup)]
             return f" {joined} the gradient of {names[0]}" if len(names) == 1 else ""
         alike = [v for v in call.read if call.results and v.shape == call.results[0].shape]
         earlier = [maker for v in alike for maker in lookup.makers.get(v.digest, ())[:1]]
@@ -53,14 +55,14 @@ def gradient_of(call: SingleCall, lookup: ReferenceLookup) -> str:
     return ""
 
 
-def _parameters(call: SingleCall, lookup: ReferenceLookup) -> set[str]:
-    """Return the parameters of an operation's module whose shape its result has."""
-    shapes = {value.shape for value in call.results}
+def parameters_of(module: str, values: Iterable[Value], lookup: ReferenceLookup) -> set[str]:
+    """Return the names of a module's parameters that have the shape of one of some values."""
+    shapes = {value.shape for value in values}
     return {
         holding.name
         for holding, held_shapes in lookup.shapes.items()
         if holding.kind == "param" and shapes & held_shapes
-        if in_module(holding.name)[0] == call.operation.module
+        if in_module(holding.name)[0] == module
     }
 
 
