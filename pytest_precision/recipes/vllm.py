@@ -12,10 +12,10 @@ from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got, is_bad_input
+from pytest_precision.matrix.tensor_key import in_module
 from pytest_precision.recipes.worker_parts import WorkerPart, joined_digests
 
 __tracebackhide__ = is_bad_input
@@ -69,7 +69,7 @@ def parts_of_worker(model: nn.Module) -> dict[str, list[WorkerPart]]:
     """Return what a model's state dict holds of each tensor; this runs in each worker."""
     parts = {}
     for name, tensor in model.state_dict().items():
-        owner = model.get_submodule(name.rpartition(".")[0])
+        owner = model.get_submodule(in_module(name)[0])
         parts[name] = [*_parts(owner, tensor)]
     return parts
 
@@ -103,7 +103,9 @@ def _fused_parts(
 ) -> Iterator[WorkerPart]:
     copies = [1, *[replicas] * (len(lengths) - 1)]  # queries come first, and are never copied
     wholes = [length * size // copy for length, copy in zip(lengths, copies, strict=True)]
-    first = 0
-    for length, copy, part in zip(lengths, copies, torch.split(tensor, [*lengths]), strict=True):
+    first = begun = 0
+    for length, copy in zip(lengths, copies, strict=True):
+        part = tensor.narrow(0, begun, length)
         yield WorkerPart.of(part, 0, first + rank // copy * length, sum(wholes))
         first += length * size // copy
+        begun += length
