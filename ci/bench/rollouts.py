@@ -1,4 +1,4 @@
-"""Print the table of docs/how-to/trainer-and-rollout.md: what a mean says of each planted defect.
+"""Print the table of docs/evidence/rollouts.md: what a mean says of each planted defect.
 
 python ci/bench/rollouts.py            the table
 python ci/bench/rollouts.py --cost     scoring with digests of all modules against bare forwards
@@ -33,22 +33,30 @@ def row(make):
     )
     (way,) = figures["rollout"]["ways"].values()
     statistics = way["statistics"]
-    name = make.__name__ if hasattr(make, "__name__") else " ".join(map(str, make.args))
+    name = make.__name__ if hasattr(make, "__name__") else partial_words(make)
     mean, k3 = statistics["train_rollout_logprob_abs_diff"], statistics["k3_kl"]
     return f"| {name.replace('_', ' ')} | {mean:.1e} | {k3:.1e} | {ruling.reason or 'pass'} |"
 
 
-def seconds(call, runs=2):
+def partial_words(make):
+    """Return a function with its arguments in words, such as `scored by left mixture`."""
+    arguments = (str(argument).removeprefix("torch.") for argument in make.args)
+    return " ".join([make.func.__name__, *arguments, *make.keywords])
+
+
+def seconds(call, runs=3):
+    """Return the seconds of processor of a call, the least of some: others share the machine."""
     times = []
     for _ in range(runs):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return min(times)
 
 
 def cost():
     """Score 8 sequences of 512 tokens by 4 layers, with and without digests of module outputs."""
+    torch.set_num_threads(1)
     model = TinyDecoder()
     width = 256
     model.layers = torch.nn.ModuleList(Block(width, False) for _ in range(4))

@@ -1,12 +1,13 @@
-"""vLLM as a side of `parity.score`: its scores of prompts, and digests of what its worker holds.
+"""vLLM as a side of `parity.score`: its scores of prompts, and digests of what its workers hold.
 
-It uses `LLM.generate` with `prompt_logprobs`, and `LLM.apply_model`, as the sources of vLLM define
-them at commit 003d3ee22261. No GPU has run it yet.
+It uses `LLM.generate` with `prompt_logprobs`, and `LLM.apply_model`, which answers with a list of
+what each worker says, as the sources of vLLM define them at commit 003d3ee22261; and the sizes that
+`layers/linear.py` keeps at commit 0036d38de46c. No GPU has run it yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pytest_precision.errors import expected_but_got, is_bad_input
+from pytest_precision.matrix.tensor_key import in_module
+from pytest_precision.recipes.worker_parts import WorkerPart, joined_digests
 
 __tracebackhide__ = is_bad_input
 
@@ -25,7 +28,7 @@ def vllm_side(llm: Any) -> Any:
     `VLLM_ALLOW_INSECURE_SERIALIZATION` is 1.
 
     Args:
-        llm: of one worker: what several hold of a weight has no place in the whole.
+        llm: of one worker, or of several that share a model by tensor or pipeline parallelism.
     """
     scorer = resolve_name("pytest_precision.rollout.scorer:Scorer")
     return scorer(partial(vllm_scores, llm), weights=partial(worker_digests, llm))
@@ -54,20 +57,55 @@ def vllm_scores(llm: Any, sequences: Sequence[Tensor]) -> Any:
 
 
 def worker_digests(llm: Any) -> dict[str, str]:
-    """Return the digest of each tensor that the worker of an `LLM` holds.
+    """Return the digest of each tensor that the workers of an `LLM` hold together.
 
     Raises:
-        ValueError: it has several.
+        ValueError: the parts of a tensor cannot be joined; see `joined_digests`.
     """
-    workers = llm.apply_model(state_digests)
-    if len(workers) != 1:
-        advice = "start the LLM with tensor_parallel_size=1, or leave weights unchecked"
-        raise ValueError(expected_but_got("vLLM with one worker", len(workers), advice))
-    digests: dict[str, str] = workers[0]
-    return digests
+    return joined_digests(llm.apply_model(parts_of_worker))
 
 
-def state_digests(model: nn.Module) -> dict[str, str]:
-    """Return the digests of a model's state dict; this runs in the worker."""
-    digest = resolve_name("pytest_precision.rollout.inference_weights:weight_digest")
-    return {name: digest(tensor) for name, tensor in model.state_dict().items()}
+def parts_of_worker(model: nn.Module) -> dict[str, list[WorkerPart]]:
+    """Return what a model's state dict holds of each tensor; this runs in each worker."""
+    parts = {}
+    for name, tensor in model.state_dict().items():
+        owner = model.get_submodule(in_module(name)[0])
+        parts[name] = [*_parts(owner, tensor)]
+    return parts
+
+
+def _parts(owner: Any, tensor: Tensor) -> Iterator[WorkerPart]:
+    """Yield the parts of a tensor, by the sizes that vLLM's layers keep.
+
+    Linear layers cut rows, each fused weight by itself, or columns; embeddings cut their padded
+    vocabulary. Any other tensor is held to be the same in all workers.
+    """
+    rank, size = getattr(owner, "tp_rank", 0), getattr(owner, "tp_size", 1)
+    rows = tensor.shape[0] if tensor.ndim else 0
+    columns = getattr(owner, "input_size_per_partition", None)
+    fused = getattr(owner, "output_partition_sizes", ())
+    if tensor.ndim == 2 and columns == tensor.shape[1] and columns < owner.input_size:
+        yield WorkerPart.of(tensor, 1, rank * columns, owner.input_size)
+    elif size > 1 and fused and sum(fused) == rows:
+        yield from _fused_parts(tensor, fused, rank, size, getattr(owner, REPLICAS, 1))
+    elif size > 1 and getattr(owner, "num_embeddings_per_partition", None) == rows:
+        yield WorkerPart.of(tensor, 0, rank * rows, size * rows)
+    else:
+        yield WorkerPart.of(tensor)
+
+
+REPLICAS = "num_kv_head_replicas"
+"""How many workers hold the same keys and values, where they are more than their heads."""
+
+
+def _fused_parts(
+    tensor: Tensor, lengths: Sequence[int], rank: int, size: int, replicas: int
+) -> Iterator[WorkerPart]:
+    copies = [1, *[replicas] * (len(lengths) - 1)]  # queries come first, and are never copied
+    wholes = [length * size // copy for length, copy in zip(lengths, copies, strict=True)]
+    first = begun = 0
+    for length, copy in zip(lengths, copies, strict=True):
+        part = tensor.narrow(0, begun, length)
+        yield WorkerPart.of(part, 0, first + rank // copy * length, sum(wholes))
+        first += length * size // copy
+        begun += length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pytest_precision._torch.dispatch import version
+from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.observation import Observation
 from pytest_precision.recorders.scripts.script_file import ended_well, run_file
+from pytest_precision.rollout.cached_prefixes import CachedPrefixes
 from pytest_precision.rollout.expected_weights import SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable
-from pytest_precision.rollout.module_outputs import ModuleOutputs, output_tensors
+from pytest_precision.rollout.module_outputs import ModuleOutputs
+from pytest_precision.rollout.placed_rows import PlacedRows
 from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_recording import of_scores
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.shown_weights import of_weights
-from pytest_precision.rollout.token_rows import NO_TOKEN, SEQUENCE, TokenRows, places_of
-from pytest_precision.rollout.ways import logprobs_of
+from pytest_precision.trace.digests import digest
+from pytest_precision.trace.lin8 import additive_digest
 from pytest_precision.trace.reader import FORWARDS
 
 
@@ -39,40 +41,6 @@ def record_forwards(file: Path, arguments: Sequence[str], folder: Path, steps: i
         return recorder.calls
 
 
-class PlacedRows(TokenRows):
-    """The rows of a forward, each named by its number in the batch and its place in the row.
-
-    Attributes:
-        ids: of the forward, of shape [batch, tokens]; None if it has none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.ids: Tensor | None = None
-
-    def read(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Take the rows from the ids of a forward, or else from its first tensor."""
-        tensors = output_tensors((options.get("input_ids"), *arguments, *options.values()))
-        if not tensors or not tensors[0].ndim:
-            return
-        first = tensors[0].detach()
-        if first.is_floating_point() or first.ndim != 2:
-            shape = first.shape[:2] if first.ndim > 2 else (len(first), 1)
-            places = torch.arange(shape[1]).expand(shape)
-        else:
-            self.ids = first.cpu()
-            places = places_of(self.ids, options)
-        numbers = torch.arange(len(places)).unsqueeze(-1) * SEQUENCE
-        self.codes = torch.where(places == NO_TOKEN, NO_TOKEN, places + numbers)
-
-    def sequences(self) -> Iterator[Tensor]:
-        """Yield the ids of each row without padding."""
-        assert self.ids is not None
-        assert self.codes is not None
-        for ids, codes in zip(self.ids, self.codes, strict=True):
-            yield ids[codes != NO_TOKEN].long()
-
-
 class ForwardWatch:
     """Records the outermost forwards that modules make without gradients.
 
@@ -85,7 +53,8 @@ class ForwardWatch:
         self._recorder = recorder
         self._steps = steps
         self._within = False
-        self._weights: dict[int, tuple[list[tuple[int, int]], list[Observation]]] = {}
+        self._prefixes = CachedPrefixes()
+        self._weights: dict[int, tuple[list[str], list[Observation]]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -113,7 +82,7 @@ class ForwardWatch:
         arguments: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
-        rows = PlacedRows()
+        rows = PlacedRows(self._prefixes)
         outputs = ModuleOutputs(rows)
         self._within = True
         try:
@@ -121,31 +90,28 @@ class ForwardWatch:
                 output = forward(module, *arguments, **options)
         finally:
             self._within = False
-        sequences = [] if rows.ids is None else [*rows.sequences()]
-        scores = Scores(dict(logprobs_by_row(rows, output)), rows, outputs)
+        rows.keep_cache(output)
+        scores = Scores(dict(rows.logprobs(output)), rows, outputs)
+        sequences = [piece.ids for piece in rows.pieces]
         self._recorder.add([*of_scores(scores, sequences)], self._weights_of(module))
         return output
 
     def _weights_of(self, module: nn.Module) -> list[Observation]:
-        """Return the weights of a module, digested anew only if one has been written to."""
-        tensors = (*module.parameters(), *module.buffers())
-        versions = [(tensor.data_ptr(), version(tensor)) for tensor in tensors]
+        """Return the weights of a module, shown anew only if their bytes are not those of before.
+
+        Versions of tensors would not tell: what is written through `.data` counts for none.
+        """
+        digests = [held_bytes(tensor) for tensor in (*module.parameters(), *module.buffers())]
         before, shown = self._weights.get(id(module), ([], []))
-        if versions != before or not shown:
+        if digests != before or not shown:
             shown = [*of_weights(WeightTable.of(module), SyncTerms(), delivered=False)]
-            self._weights[id(module)] = versions, shown
+            self._weights[id(module)] = digests, shown
         return shown
 
 
-def logprobs_by_row(rows: PlacedRows, output: Any) -> Iterator[tuple[int, Tensor]]:
-    """Yield the log-probabilities of the tokens of each row, if a forward has ids and logits."""
-    tensors = output_tensors(output)
-    if rows.ids is None or rows.codes is None or not tensors or tensors[0].ndim != 3:
-        return
-    logits = tensors[0]
-    if logits.shape[:2] != rows.ids.shape or int(rows.ids.max()) >= logits.shape[2]:
-        return
-    for number, ids in enumerate(rows.sequences()):
-        if len(ids) > 1:
-            present = (rows.codes[number] != NO_TOKEN).to(logits.device)
-            yield number, logprobs_of(logits[number][present].cpu(), ids)
+def held_bytes(tensor: Tensor) -> str:
+    """Return a digest of what this process holds of a tensor, by what is fast where it is."""
+    local: Any = tensor.detach()
+    if is_dtensor(local):
+        local = local.to_local()
+    return digest(local) if local.device.type == "cpu" else additive_digest(local)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -93,6 +93,15 @@ class ModuleOutputs:
     def choices(self, name: str) -> ByToken:
         """Return the experts that a router has chosen, by token: the last column is the margin."""
         return by_token(self._choices[name])
+
+    def join(self, other: ModuleOutputs, renamed: Callable[[Tensor], Tensor]) -> None:
+        """Add what other forwards have shown, with a function of their tokens' codes."""
+        for ours, theirs in ((self._shown, other._shown), (self._choices, other._choices)):
+            for name, calls in theirs.items():
+                rows = [call._replace(codes=renamed(call.codes)) for call in calls]
+                ours.setdefault(name, []).extend(rows)
+        self.dtypes |= other.dtypes
+        self.widths |= other.widths
 
     def stored(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each module's name, dtype and width as a text, and its tokens and digests."""

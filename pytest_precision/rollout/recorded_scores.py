@@ -1,55 +1,72 @@
-"""Compare two recordings of scores, call by call."""
+"""Compare two recordings of scores: call by call, or token by token."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from pytest_precision.engine.kinds import SCORED_KINDS
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.rollout.expected_weights import SyncTerms
-from pytest_precision.rollout.inference_weights import WeightTable, described_digest
-from pytest_precision.rollout.module_outputs import ModuleOutputs
+from pytest_precision.rollout.inference_weights import WeightTable, weight_digest
 from pytest_precision.rollout.score_check import figures_of
 from pytest_precision.rollout.score_gates import ruled_scores
-from pytest_precision.rollout.score_recording import IDS, MODULE, PLANTED, WAY
-from pytest_precision.rollout.scored_case import ScoredCase, Shown
-from pytest_precision.rollout.scorer import Scores
-from pytest_precision.rollout.token_rows import TokenRows
-from pytest_precision.trace.lin8 import LIN8
-from pytest_precision.trace.reader import FORWARDS, SCORES, Entry
+from pytest_precision.rollout.scored_case import ScoredCase
+from pytest_precision.rollout.shown_call import ShownCall
+from pytest_precision.rollout.token_alignment import (
+    JoinedForwards,
+    by_tokens,
+    by_weights,
+    same_batches,
+)
+from pytest_precision.rollout.weight_causes import WEIGHT_NAME
 from pytest_precision.trace.recording import Recording
 
 
 def compare_scores(
     candidate: Recording, reference: Recording, criteria: Criteria
 ) -> tuple[Ruling, dict[str, Any]]:
-    """Rule on two recordings of scores, call by call; return the ruling, and figures.
+    """Rule on two recordings of scores, case by case; return the ruling, and figures.
 
     Raises:
-        RecordingError: one of them is no recording of scores.
+        RecordingError: one of them is no recording of scores, or they have not as many forwards.
     """
     for side in (candidate, reference):
         if not {*side.trace.dtypes()} <= SCORED_KINDS:
             got = f"one of train steps in {side.trace.folder}"
             raise RecordingError(expected_but_got("two recordings of scores", got))
     ruling, figures = Ruling(), {}
-    last = candidate.trace.moments[-1].step
-    for step in range(1, last + 1):
-        case = _case(ShownCall(candidate, step), ShownCall(reference, step), criteria)
+    for where, lacking, case in _cases(calls_of(candidate), calls_of(reference), criteria):
         ruling, figures = ruled_scores(case), figures_of(case)
+        ruling = replace(ruling, details=(*lacking, *ruling.details))
         if ruling.outcome != "pass":
-            where = (f"at call {step} of {last}",) if last > 1 else ()
             return replace(ruling, details=(*where, *ruling.details)), figures
     return ruling, figures
+
+
+def calls_of(side: Recording) -> list[ShownCall]:
+    """Return all calls of a recording, in their order."""
+    return [ShownCall(side, step) for step in range(1, side.trace.moments[-1].step + 1)]
+
+
+def _cases(
+    ours: Sequence[ShownCall], theirs: Sequence[ShownCall], criteria: Criteria
+) -> Iterator[tuple[list[str], list[str], ScoredCase]]:
+    """Yield what is compared, each with lines that say where it is, and what is not compared."""
+    by_token = all(call.forwards and call.has_ids for call in (*ours, *theirs))
+    if by_token and not same_batches(ours, theirs):
+        yield from _cases_by_token(ours, theirs, criteria)
+        return
+    if len(ours) != len(theirs):
+        got = f"{len(ours)} and {len(theirs)}, of which some have no ids to find their tokens by"
+        advice = f"record both with --steps {min(len(ours), len(theirs))}"
+        raise RecordingError(expected_but_got("as many forwards on both sides", got, advice))
+    for number, (call, golden) in enumerate(zip(ours, theirs, strict=True), 1):
+        where = [f"at call {number} of {len(ours)}"] if len(ours) > 1 else []
+        yield where, [], _case(call, golden, criteria)
 
 
 def _case(ours: ShownCall, theirs: ShownCall, criteria: Criteria) -> ScoredCase:
@@ -66,113 +83,52 @@ def _case(ours: ShownCall, theirs: ShownCall, criteria: Criteria) -> ScoredCase:
     )
 
 
-class ShownCall:
-    """What a side has shown in one call of `show_scores`, or in one step of an import.
+def _cases_by_token(
+    ours: Sequence[ShownCall], theirs: Sequence[ShownCall], criteria: Criteria
+) -> Iterator[tuple[list[str], list[str], ScoredCase]]:
+    """Yield a case for all forwards with the same weights, in the order of their first ones.
+
+    A side that holds fewer of them goes on with its last ones, which are then those that differ.
+    """
+    candidate, reference = by_weights(ours), by_weights(theirs)
+    number = max(len(candidate), len(reference))
+    for turn in range(number):
+        sides = [groups[min(turn, len(groups) - 1)] for groups in (candidate, reference)]
+        joined = by_tokens(*sides)
+        where = [f"with the weights {turn + 1} of {number}"] if number > 1 else []
+        had = f"{joined.absent} of {len(joined.sequences)} sequences of the reference"
+        lacking = [f"{had} are not among those of the candidate"] if joined.absent else []
+        golden = joined.reference._replace(table=knowing_former(reference[: turn + 1]))
+        shown = next(iter(joined.reference.scores.values())).logprobs
+        yield (
+            where,
+            lacking,
+            ScoredCase(
+                joined.candidate,
+                golden,
+                joined.sequences,
+                criteria,
+                SyncTerms(),
+                unscored="" if shown else "the two sides score no token in common",
+            ),
+        )
+
+
+def knowing_former(groups: Sequence[JoinedForwards]) -> WeightTable | None:
+    """Return the weights of the last forwards, which know those of earlier ones of the same side.
 
     Args:
-        side: the recording.
-        step: number of the call.
-
-    Attributes:
-        side: the recording.
-        scored: whether it shows log-probabilities, or had to.
-        forwards: whether it is one of forwards, of which some do not score.
-        sequences: ids of each sequence; zeros where they are not shown.
-        measured: see `ScoredCase`.
-        planted: see `ScoredCase`.
+        groups: of the side, up to those that are compared.
     """
-
-    def __init__(self, side: Recording, step: int) -> None:
-        self.side = side
-        self._entries: dict[str, dict[str, list[Entry]]] = {}
-        for moment in side.trace.moments:
-            if moment.step == step or (step == 1 and not moment.step):
-                for kind, named in side.trace.held(moment, SCORED_KINDS).items():
-                    self._entries.setdefault(kind, {}).update(named)
-        outputs = self._words("output")
-        self._logprobs = {sequence_of(name): t for name, t in self._tensors("logprob")}
-        self._ids = [tensor for first, _, tensor in outputs if first == IDS]
-        self.forwards = FORWARDS in side.trace.header.environment
-        self.scored = bool(self._logprobs) or SCORES in side.trace.header.environment
-        rows = self._logprobs.values()
-        self.sequences = self._ids or [torch.zeros(len(row) + 1).long() for row in rows]
-        self.measured = {way: float(tensor) for first, way, tensor in outputs if first == WAY}
-        self.planted = self._planted([words for words in outputs if words[0] == PLANTED])
-        self._outputs = ModuleOutputs(TokenRows([]))
-        for first, words, tensor in outputs:
-            if first == MODULE:
-                self._outputs.restore(words, tensor)
-        margins = dict(self._tensors("margin"))
-        for router, experts in self._tensors("decision"):
-            self._outputs.restore_choices(router, experts, margins[router])
-
-    def _planted(
-        self, shown: list[tuple[str, str, Tensor]]
-    ) -> tuple[str, dict[int, Tensor]] | None:
-        scores = {}
-        name = ""
-        for _, words, logprobs in shown:
-            number, name = words.split(" ")
-            scores[int(number)] = logprobs
-        return (name, scores) if scores else None
-
-    def shown(self) -> Shown:
-        """Return it as what a side of a test shows."""
-        rows = [row.tolist() for row in self._ids] or None
-        recorded = Scores(self._logprobs, TokenRows([]), self._outputs, rows)
-        return Shown({"recorded": recorded}, self._table())
-
-    def _table(self) -> WeightTable | None:
-        weights = {name: self._weight(pieces) for name, pieces in self._of("weight").items()}
-        deliveries: dict[str, tuple[str, tuple[str, ...]]] = {}
-        wrong: dict[str, dict[str, str]] = {}
-        for words, pieces in self._of("made_weight").items():
-            name, *parts = words.split(" ")
-            deliveries[name] = (_text(pieces[0]), tuple(parts))
-        for words, pieces in self._of("wrong_weight").items():
-            name, cause = words.split(" ", 1)
-            wrong.setdefault(name, {}).setdefault(_text(pieces[0]), cause)
-        return WeightTable(weights, deliveries=deliveries, wrong=wrong) if weights else None
-
-    def _weight(self, pieces: list[Entry]) -> Tensor | str:
-        """Return a weight, put together of what ranks hold; or its digest.
-
-        Raises:
-            RecordingError: it cannot be put together.
-        """
-        joined = assemble(self.side.trace, pieces)
-        if joined.fault is not None:
-            got = f"weight {pieces[0].name} in {self.side.trace.folder}: {joined.fault.text}"
-            raise RecordingError(expected_but_got("weights that are whole", got))
-        whole = joined.tensor
-        if whole is not None:
-            return whole
-        return described_digest(pieces[0].dtype, pieces[0].shape, joined.digest(LIN8))
-
-    def _of(self, kind: str) -> dict[str, list[Entry]]:
-        return self._entries.get(kind, {})
-
-    def _tensors(self, kind: str) -> Iterator[tuple[str, Tensor]]:
-        for name, pieces in self._of(kind).items():
-            yield name, self.side.trace.tensor(pieces[0])
-
-    def _words(self, kind: str) -> list[tuple[str, str, Tensor]]:
-        """Return the first word of each name, the others, and the tensor."""
-        return [(*name.partition(" ")[::2], tensor) for name, tensor in self._tensors(kind)]
-
-
-def sequence_of(name: str) -> int:
-    """Return the number of a sequence, from the name under which its log-probabilities are shown.
-
-    Raises:
-        RecordingError: it has none.
-    """
-    match = re.search(r"\d+$", name)
-    if match is None:
-        expected = "a logprob that is named by its sequence, such as 'sequence 0',"
-        raise RecordingError(expected_but_got(expected, repr(name)))
-    return int(match[0])
-
-
-def _text(entry: Entry) -> str:
-    return described_digest(entry.dtype, entry.shape, entry.digest)
+    tables = [group.calls[0].table() for group in groups]
+    last = tables[-1]
+    if last is None:
+        return None
+    wrong: dict[str, dict[str, str]] = {}
+    for number, table in enumerate(tables[:-1], 1):
+        former = {} if table is None else table.tensors
+        words = f"stale: {WEIGHT_NAME} holds the weights {number} of the reference"
+        for name, weight in former.items():
+            digest = weight if isinstance(weight, str) else weight_digest(weight)
+            wrong.setdefault(name, {})[digest] = words
+    return last._replace(wrong=wrong)

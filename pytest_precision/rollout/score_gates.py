@@ -98,7 +98,8 @@ def weights_agree(case: ScoredCase) -> Ruling | None:
     alike = [finding for finding in findings if finding.cause == first.cause]
     reason = first.words
     if len(alike) > 1 and first.explained:
-        reason = f"{first.words}, and so do {len(alike) - 1} others"
+        more = "does one other" if len(alike) == 2 else f"do {len(alike) - 1} others"
+        reason = f"{first.words}, and so {more}"
     elif not first.explained:
         reason = f"weight {first.words}"
     details = [finding.words for finding in order[1:] if finding not in alike][:NAMED_WEIGHTS]

@@ -161,7 +161,7 @@ def places_of(ids: Tensor, options: Mapping[str, Any]) -> Tensor:
 
     Args:
         ids: of shape [batch, tokens].
-        options: of the forward, of which the mask and the cache are looked at.
+        options: of the forward, of which the mask, `cache_position` and the cache are looked at.
     """
     mask = options.get("attention_mask")
     rows, tokens = ids.shape
@@ -173,7 +173,10 @@ def places_of(ids: Tensor, options: Mapping[str, Any]) -> Tensor:
         mask = mask.detach().cpu()[:, 0, -tokens:]
         allowed = mask if mask.dtype is torch.bool else mask == 0
         return (allowed.long().sum(-1) - 1).expand(rows, tokens)
-    return (cached_tokens(options) + torch.arange(tokens)).expand(rows, tokens)
+    columns = options.get("cache_position")
+    if not isinstance(columns, Tensor) or columns.shape != (tokens,):
+        columns = cached_tokens(options) + torch.arange(tokens)
+    return columns.detach().cpu().expand(rows, tokens)
 
 
 def cached_tokens(options: Mapping[str, Any]) -> int:

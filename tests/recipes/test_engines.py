@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ from torch import nn
 from pytest_precision.parity.compare.bounds import Unchecked
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.recipes.sglang import sglang_side
-from pytest_precision.recipes.vllm import vllm_side
+from pytest_precision.recipes.vllm import vllm_side, worker_digests
 from pytest_precision.rollout import Scorer
 from pytest_precision.rollout.expected_weights import SyncTerms
+from pytest_precision.rollout.inference_weights import weight_digest
 from pytest_precision.rollout.score_check import score_check
 
 IDS = [[3, 1, 4, 1, 5], [2, 7, 1]]
@@ -60,8 +61,8 @@ class RequestOutput(NamedTuple):
 class LLM:
     """Answers as `vllm.LLM` does, by a model."""
 
-    def __init__(self, model: nn.Module, workers: int = 1) -> None:
-        self.model, self.workers = model, workers
+    def __init__(self, model: nn.Module, workers: Sequence[nn.Module] = ()) -> None:
+        self.model, self.workers = model, workers or [model]
 
     def generate(
         self, prompts: list[dict[str, list[int]]], sampling: SamplingParams, *, use_tqdm: bool
@@ -76,7 +77,7 @@ class LLM:
             yield RequestOutput(str(number), ids, [None, *shown])
 
     def apply_model(self, function: Callable[[nn.Module], Any]) -> list[Any]:
-        return [function(self.model)] * self.workers
+        return [function(worker) for worker in self.workers]
 
 
 class Engine:
@@ -90,6 +91,10 @@ class Engine:
         assert options["logprob_start_len"] == 0
         rows = [zip([None, *of(self.model, ids)], ids, strict=True) for ids in input_ids]
         return [{"meta_info": {"input_token_logprobs": [(v, i, None) for v, i in r]}} for r in rows]
+
+    def get_weights_by_name(self, name: str, truncate_size: int = 100) -> Any:
+        weights = dict(self.model.named_parameters())
+        return weights[name].float().tolist()[:truncate_size] if name in weights else None
 
 
 def of(model: nn.Module, ids: list[int]) -> list[float]:
@@ -119,12 +124,10 @@ def test_vllm_is_a_side() -> None:
     stale = Bigram()
     stale.table.weight.data[0, 0] += 1
     assert "weight table has another digest" in ruled(vllm_side(LLM(stale)), model).reason
-    with pytest.raises(ValueError, match="vLLM with one worker but got 2"):
-        ruled(vllm_side(LLM(model, workers=2)), model)
 
 
 def test_sglang_is_a_side() -> None:
-    """The first token has no log-probability; weights have to be left out."""
+    """The first token has no log-probability; weights are left out unless they are asked for."""
     model = Bigram()
     left = {"weight": Unchecked("SGLang shows none")}
     assert ruled(sglang_side(Engine(Bigram())), model, left).outcome == "pass"
@@ -132,3 +135,87 @@ def test_sglang_is_a_side() -> None:
     other.table.weight.data[3] += torch.arange(8)
     ruling = ruled(sglang_side(Engine(other)), model, left)
     assert ruling.reason.startswith("logprob of token 1 of sequence 0 is -")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sglang_shows_its_weights_by_name(dtype: torch.dtype) -> None:
+    """Numbers as text in fp32 are the bits of the narrower dtype; what is lacking is said."""
+    model, stale = Bigram().to(dtype), Bigram().to(dtype)
+    assert ruled(sglang_side(Engine(Bigram().to(dtype)), model, dtype), model).outcome == "pass"
+    stale.table.weight.data[3, 1] *= 1.01
+    ruling = ruled(sglang_side(Engine(stale), model, dtype), model)
+    assert ruling.reason.startswith("weight table differs in 1 of 64 elements")
+    model.register_buffer("lacking", torch.zeros(2))
+    with pytest.raises(ValueError, match=r"lacking .* from get_weights_by_name but got none"):
+        ruled(sglang_side(Engine(Bigram()), model, dtype), model)
+
+
+class Cut(nn.Module):
+    """A layer of one worker, with the sizes that vLLM's layers keep."""
+
+    def __init__(self, weight: torch.Tensor, **sizes: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+        self.__dict__.update(sizes)
+
+
+def worker(model: dict[str, torch.Tensor], rank: int, size: int, kv_heads: int) -> nn.Module:
+    """What a rank of tensor parallelism holds of a model with heads that are 2 wide."""
+    part = nn.ModuleDict()
+    shares = {"tp_rank": rank, "tp_size": size}
+    q, k, v = model["q"], model["k"], model["v"]
+    copies = max(1, size // kv_heads)
+    pieces = [q.chunk(size)[rank], *(t.chunk(size // copies)[rank // copies] for t in (k, v))]
+    lengths = [len(piece) for piece in pieces]
+    part["qkv_proj"] = Cut(
+        torch.cat(pieces),
+        **shares,
+        output_partition_sizes=lengths,
+        input_size=8,
+        input_size_per_partition=8,
+        num_kv_head_replicas=copies,
+    )
+    width = 8 // size
+    part["o_proj"] = Cut(
+        model["o"].chunk(size, 1)[rank],
+        **shares,
+        input_size=8,
+        input_size_per_partition=width,
+        output_partition_sizes=[8],
+    )
+    rows = model["embed"].chunk(size)[rank]
+    part["embed"] = Cut(rows, **shares, num_embeddings_per_partition=len(rows))
+    part["norm"] = Cut(model["norm"])
+    return part
+
+
+@pytest.mark.parametrize(("size", "kv_heads"), [(2, 4), (4, 2), (1, 4)])
+def test_parts_of_several_workers_are_joined(size: int, kv_heads: int) -> None:
+    """Rows of fused weights, columns, the vocabulary, and keys that several workers have."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (8, 8), "k": (2 * kv_heads, 8), "v": (2 * kv_heads, 8), "o": (8, 8)}
+    shapes |= {"embed": (16, 8), "norm": (8,)}
+    model = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    whole = {"qkv_proj.weight": torch.cat([model["q"], model["k"], model["v"]])}
+    whole |= {f"{name}.weight": model[name[0] if name == "o_proj" else name] for name in NAMES}
+    workers = [worker(model, rank, size, kv_heads) for rank in range(size)]
+    expected = {name: weight_digest(tensor) for name, tensor in whole.items()}
+    assert worker_digests(LLM(Bigram(), workers)) == expected
+    workers[-1].get_submodule("o_proj").weight.data[0, 0] += 1
+    changed = worker_digests(LLM(Bigram(), workers))
+    assert {name for name in expected if changed[name] != expected[name]} == {"o_proj.weight"}
+
+
+NAMES = ("o_proj", "embed", "norm")
+
+
+def test_workers_that_cannot_be_joined_are_told() -> None:
+    """One that has another copy of a whole weight, and one that is missing."""
+    model = {name: torch.randn(8, 8) for name in ("q", "k", "v", "o", "embed")}
+    model["norm"] = torch.ones(8)
+    workers = [worker(model, rank, 2, 4) for rank in range(2)]
+    with pytest.raises(ValueError, match=r"but got \d+ of \d+ elements of qkv_proj\.weight"):
+        worker_digests(LLM(Bigram(), workers[:1]))
+    workers[1].get_submodule("norm").weight.data[0] += 1
+    with pytest.raises(ValueError, match=r"others in two workers of norm\.weight, \[8\] at \[0\]"):
+        worker_digests(LLM(Bigram(), workers))

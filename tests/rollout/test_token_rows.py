@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_decoder import KeyValues, sequences
+from tiny_decoder import KeyValues, LayerKeys, sequences
 
 from pytest_precision.rollout.token_rows import NO_TOKEN, TokenRows, coded, places_of
 
@@ -35,7 +35,7 @@ def test_rows_of_one_prompt_are_told_apart() -> None:
     ids = [torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 9])]
     rows = TokenRows(ids)
     rows.read((torch.tensor([[1, 2], [1, 2]]),), {})
-    cache = KeyValues({0: (torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 2, 1))})
+    cache = KeyValues([LayerKeys(torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 2, 1))])
     rows.read((torch.tensor([[3], [3]]),), {"past_key_values": cache})
     assert rows.codes is not None
     assert rows.codes.tolist() == [[coded((0, 2))], [coded((1, 2))]]
@@ -45,7 +45,7 @@ def test_a_row_goes_on_with_its_sequence() -> None:
     """Whatever their order in the batch, and although both have the same token there."""
     rows = TokenRows([torch.tensor([1, 2, 3]), torch.tensor([4, 5, 3])])
     rows.read((torch.tensor([[4, 5], [1, 2]]),), {})
-    cache = KeyValues({0: (torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 2, 1))})
+    cache = KeyValues([LayerKeys(torch.zeros(2, 1, 2, 1), torch.zeros(2, 1, 2, 1))])
     rows.read((torch.tensor([[3], [3]]),), {"past_key_values": cache})
     assert rows.codes is not None
     assert rows.codes.tolist() == [[coded((1, 2))], [coded((0, 2))]]

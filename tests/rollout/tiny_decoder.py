@@ -20,22 +20,34 @@ class Output(NamedTuple):
 
 
 @dataclass
+class LayerKeys:
+    """The keys and values of one layer, of shape [batch, heads, tokens, width]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass
 class KeyValues:
     """The keys and values of the tokens so far, of each layer."""
 
-    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    layers: list[LayerKeys] = field(default_factory=list)
 
     def get_seq_length(self) -> int:
         """Return the number of tokens so far."""
-        return self.layers[0][0].shape[2] if self.layers else 0
+        return self.layers[0].keys.shape[2] if self.layers else 0
 
     def extended(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of a forward, and return all."""
-        if layer in self.layers:
-            before = self.layers[layer]
-            keys, values = torch.cat([before[0], keys], 2), torch.cat([before[1], values], 2)
-        self.layers[layer] = (keys, values)
-        return keys, values
+        if layer == len(self.layers):
+            self.layers.append(LayerKeys(keys, values))
+            return keys, values
+        held = self.layers[layer]
+        held.keys, held.values = (
+            torch.cat([held.keys, keys], 2),
+            torch.cat([held.values, values], 2),
+        )
+        return held.keys, held.values
 
 
 class Norm(nn.Module):
