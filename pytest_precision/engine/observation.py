@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from pytest_precision.engine.readable import expect_readable, unreadable
 from pytest_precision.errors import expected_but_got
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """A block of an unsharded tensor, such as a DTensor's local shard.
 
     Attributes:
@@ -28,7 +29,8 @@ class Chunk(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Span:
     """The elements from `start` to before `stop` of a flattened, unsharded tensor."""
 
     start: int

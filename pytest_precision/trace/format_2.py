@@ -99,5 +99,5 @@ def _is_digest(where: Any) -> bool:
 
 def _slot(fields: list[Any]) -> TensorSlot:
     slot = TensorSlot(*fields)
-    place = stored_place(slot.place, slot.piece)
+    place = stored_place(slot.place, slot.piece)  # type: ignore[arg-type]
     return slot._replace(piece=tuple(slot.piece), shape=tuple(slot.shape), place=place)
