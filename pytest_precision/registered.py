@@ -152,8 +152,7 @@ class ProbeSpec:
             returns what goes on from a ruling, a `FurtherRule`, or None.
         skips: takes what a layout or function has `Declared`, the `Settings` and the device; skips
             the test if it cannot run here.
-        in_bare: whether a bare cell (`precision_probes = none`) has it, too. Figures are made of
-            each cell; in a bare one, logs that it does not record are empty.
+        in_bare: whether a bare cell (`precision_probes = none`) has it, too.
     """
 
     name: str

@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
+PLAIN_CLASSES = frozenset({Tensor, nn.Parameter})
+"""Classes of tensors without behaviour of their own."""
+
+
 def is_dtensor(value: object) -> TypeGuard[DTensor]:
     """Return whether a value is a DTensor.
 
     The class is not imported for this: importing it takes half as long as torch itself, and where
     nobody has imported it, nothing is one. A session that compares recordings needs none.
     """
+    if type(value) in PLAIN_CLASSES:  # nearly all of them
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     kind = getattr(module, "DTensor", None)  # none while somebody imports the module
     return kind is not None and isinstance(value, kind)

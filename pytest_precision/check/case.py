@@ -253,7 +253,7 @@ class Case:
         )
 
     def _figure_specs(self) -> Iterator[tuple[FigureSpec, ProbeSpec]]:
-        for probe in self.terms.registered.probes:
+        for probe in self.terms.registered.of(bare=self.terms.bare):
             for figure in probe.figures:
                 yield figure, probe
 

@@ -6,7 +6,6 @@ A `ModuleHook` is how it learns of a forward.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from pytest_precision.engine.observation import Observation, cloned
@@ -81,8 +80,7 @@ class Capture:
         self._kept = {
             kind: {
                 named(name): [
-                    replace(observation, name=named(observation.name))
-                    for observation in observations
+                    observation.of_name(named(observation.name)) for observation in observations
                 ]
                 for name, observations in by_name.items()
             }

@@ -211,6 +211,9 @@ KINDS = {
 STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 """Kinds that start from the same values on both sides: only their changes prove anything."""
 
+LOCAL_KINDS = frozenset(name for name, kind in KINDS.items() if kind.local)
+"""Kinds of which each rank has tensors of its own, rather than shards of one."""
+
 SCORED_KINDS = frozenset(
     {"weight", "made_weight", "wrong_weight", "decision", "margin", "output", "logprob"}
 )
@@ -237,11 +240,6 @@ def is_shown_once_moved(kind: str) -> bool:
 def is_state(kind: str) -> bool:
     """Return whether tensors of this kind outlive a step, as moments do; True for unknown kinds."""
     return kind not in KINDS or KINDS[kind].lasts == "state"
-
-
-def is_local(kind: str) -> bool:
-    """Return whether each rank has its own tensors of this kind, rather than shards of one."""
-    return kind in KINDS and KINDS[kind].local
 
 
 def lasting(lasts: str) -> frozenset[str]:

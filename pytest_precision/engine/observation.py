@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pytest_precision._torch.distributed import is_dtensor, local_chunk
-from pytest_precision.engine.kinds import is_local
+from pytest_precision.engine.kinds import LOCAL_KINDS
 from pytest_precision.engine.readable import expect_readable, unreadable
 from pytest_precision.errors import expected_but_got
 
@@ -65,7 +65,7 @@ class Observation:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        if is_local(self.kind):
+        if self.kind in LOCAL_KINDS:
             object.__setattr__(self, "local", True)
 
     def shows_as(self, other: Observation) -> bool:
@@ -81,13 +81,22 @@ class Observation:
             self.kind, name, self.tensor, self.shape, self.place, self.local, self.digest
         )
 
+    def with_tensor(self, tensor: Tensor, digest: str = "") -> Observation:
+        """Return this observation with another tensor of its dtype and shape.
+
+        Args:
+            tensor: a copy, or one on the meta device with the digest of what it was.
+            digest: empty for a copy.
+        """
+        return Observation(self.kind, self.name, tensor, self.shape, self.place, self.local, digest)
+
 
 def cloned(observation: Observation) -> Observation:
     """Return an observation with its tensor copied to the CPU, safe from later writes.
 
     The copy is on the host: a device has little more memory than the run itself needs.
     """
-    return replace(observation, tensor=observation.tensor.to("cpu", copy=True))
+    return observation.with_tensor(observation.tensor.to("cpu", copy=True))
 
 
 def whole(kind: str, name: str, tensor: Tensor, *, local: bool = False) -> Observation:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pytest_precision.engine.readable import expect_known
 from pytest_precision.errors import expect_one_of, expected_but_got
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.modules.replace import quantize_linears
+from pytest_precision.matrix.precisions import PRECISIONS
 
 DTYPE_OF_NAME = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtypes by the names of precisions and primary weights; quantized ones are bf16."""
@@ -38,13 +38,18 @@ def resident(model: nn.Module, cell: Cell) -> tuple[nn.Module, torch.dtype]:
             quantized as the cell says.
     """
     expect_known(model)
-    model = quantize_linears(
-        _stored_in(storage_dtype(cell), model),
-        cell.precision,
-        primary_weight=cell.primary_weight,
-        fuse_wgrad_accumulation=cell.grad_accum_fusion,
-        backend=cell.backend,
-    )
+    model = _stored_in(storage_dtype(cell), model)
+    if PRECISIONS[cell.precision].quantized or cell.grad_accum_fusion:
+        # Here alone, so that other cells import no number format.
+        from pytest_precision.modules.replace import quantize_linears
+
+        model = quantize_linears(
+            model,
+            cell.precision,
+            primary_weight=cell.primary_weight,
+            fuse_wgrad_accumulation=cell.grad_accum_fusion,
+            backend=cell.backend,
+        )
     return model, DTYPE_OF_NAME.get(cell.precision, torch.bfloat16)
 
 

@@ -12,6 +12,7 @@ from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import cloned
 from pytest_precision.matrix.axis_reads import so_far
+from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
@@ -67,7 +68,8 @@ class EngineTrace(Probe[EngineRun]):
         if self._job.variant.ends_only and moment.phase in STEP_PHASES[:-1]:
             return
         if self._job.window is None or moment.step >= self._job.window.first:
-            self.writer.add(moment, [*run.engine.observe(moment.phase, run.capture)])
+            with collector_paused():
+                self.writer.add(moment, [*run.engine.observe(moment.phase, run.capture)])
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the header: what else decides about the bits, and what could not be shown."""

@@ -20,6 +20,11 @@ memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 UNDIGESTED_BYTES = 64
 """Bytes up to which a tensor is kept as it is: a digest and its place would take as much."""
 
+COPIED_BYTES = 4 << 10
+"""Bytes up to which a tensor is copied where its digest is not asked for at once: one digest takes
+longer than a copy, those of many together do not. A step keeps up to three such copies of each
+weight."""
+
 READ = frozenset({"loss", "grad_norm"})
 """Kinds whose values say whether a run proves anything; they are kept whatever their size."""
 

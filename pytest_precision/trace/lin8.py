@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,9 @@ from pytest_precision.trace.lin8_sums import DigestedPart, sums_for
 
 LIN8 = "lin8-128"
 """Name of this digest in the header of a recording."""
+
+TEXT_LENGTH = 32
+"""Hexadecimal digits of a digest."""
 
 
 def additive_digest(tensor: Tensor) -> str:
@@ -83,9 +87,12 @@ def partial_digests(parts: Sequence[DigestedPart]) -> list[str]:
             for row, number in enumerate(numbers):
                 sums.take(row, flat_bytes(parts[number].tensor), parts[number])
             totals = sums.finished()
-        for number, pair in zip(numbers, totals, strict=True):
-            tensor = parts[number].tensor
-            texts[number] = _text(pair, tensor.numel() * tensor.element_size())
+        tensors = (parts[number].tensor for number in numbers)
+        sizes = np.array([tensor.numel() * tensor.element_size() for tensor in tensors])
+        with_sizes = totals.view(np.uint64) + sizes.astype(np.uint64)[:, None] * _SIZE_KEYS
+        text = with_sizes.astype(">u8").tobytes().hex()
+        for row, number in enumerate(numbers):
+            texts[number] = text[TEXT_LENGTH * row : TEXT_LENGTH * (row + 1)]
     return texts
 
 
@@ -100,12 +107,13 @@ def flat_bytes(tensor: Tensor) -> Tensor:
     return plain.as_strided((plain.numel(),), (1,)).view(torch.int8)
 
 
-_SIZE_KEYS = splitmix(SIZES_FROM) | 1, splitmix(SIZES_FROM + 1) | 1
+_SIZE_KEYS = np.array([splitmix(SIZES_FROM) | 1, splitmix(SIZES_FROM + 1) | 1], np.uint64)
 
 
 def _text(sums: Sequence[int], nbytes: int) -> str:
     """Return the digest of two sums and of the number of bytes."""
+    size_keys = _SIZE_KEYS.tolist()
     first, second = (
-        (total + nbytes * key) % MODULUS for total, key in zip(sums, _SIZE_KEYS, strict=True)
+        (total + nbytes * key) % MODULUS for total, key in zip(sums, size_keys, strict=True)
     )
     return f"{first:016x}{second:016x}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,13 +49,6 @@ def lane_factors(device: torch.device) -> Tensor:
     """Return the factors of the lanes, `KEYS_OF_BYTE` x 2, as int64."""
     counters = torch.arange(2 * KEYS_OF_BYTE, device=device)
     return (splitmixes(LANES_FROM + counters) | 1).view(KEYS_OF_BYTE, 2)
-
-
-@cache
-def keys_in_block() -> Any:
-    """Return the keys of a byte by its place in a block, 2 x `BLOCK_BYTES`, as an int64 array."""
-    keys = small_keys(HOST_DEVICE).numpy().astype(np.int64) @ lane_factors(HOST_DEVICE).numpy()
-    return np.ascontiguousarray(keys.T)
 
 
 def block_factors(device: torch.device, blocks: int) -> Tensor:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from importlib.util import find_spec
 from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pytest_precision._torch.dispatch import int8_products
 from pytest_precision.engine.observation import Chunk, Place
-from pytest_precision.trace.digests import bytes_of
-from pytest_precision.trace.lin8_definition import BLOCK_BYTES, BOTH_SUMS, block_factor
-from pytest_precision.trace.lin8_keys import (
-    HOST_DEVICE,
-    block_factors,
-    keys_in_block,
-    lane_factors,
-    small_keys,
-)
+from pytest_precision.trace.lin8_definition import BLOCK_BYTES, BOTH_SUMS
+from pytest_precision.trace.lin8_keys import HOST_DEVICE, block_factors, lane_factors, small_keys
 
 AT_ONCE = 1 << 22
 """Bytes that are multiplied at once: their sums and copies then stay in a processor's cache."""
 
 SHORT_RUN = 16 * BLOCK_BYTES
-"""Bytes of a run up to which a device copies it beside others, so that one product serves all."""
+"""Bytes of a run up to which it is copied beside others, so that one product serves all."""
 
 MOST_PERIODS = 64
 """Groups of rows that are multiplied by themselves; more are copied to where they lie."""
@@ -45,6 +40,26 @@ class DigestedPart(NamedTuple):
     tensor: Tensor
     shape: tuple[int, ...]
     place: Place
+
+
+class ShortRun(NamedTuple):
+    """Bytes of a part that lie in few blocks, one after the other.
+
+    Attributes:
+        number: of the part.
+        block: number of the first block.
+        place: of the first byte in it.
+        end: place behind the last byte, counted from the begin of the first block.
+        blocks: their number.
+        content: the bytes.
+    """
+
+    number: int
+    block: int
+    place: int
+    end: int
+    blocks: int
+    content: Tensor
 
 
 ByteAxis = tuple[int, int, int]
@@ -73,10 +88,15 @@ class ByteSums:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._waiting: list[ShortRun] = []
+        self._waiting_bytes = 0
 
     def take(self, number: int, content: Tensor, part: DigestedPart) -> None:
         """Add the bytes of a part, which lie as its place says, to the sums of this number."""
         if not content.numel():
+            return
+        if isinstance(part.place, Chunk) and part.place.sizes == part.shape:
+            self._take_run(number, content, 0)
             return
         size = content.numel() // part.tensor.numel()
         if isinstance(part.place, Chunk):
@@ -87,17 +107,53 @@ class ByteSums:
         axes.append((extent * size, offset * size, length * size))
         self._take_block(number, content, axes, 0)
 
-    def finished(self) -> Sequence[Sequence[int]]:
-        """Return the two sums of each part."""
+    def finished(self) -> npt.NDArray[np.int64]:
+        """Return the two sums of each part, parts x 2, modulo 2^64."""
+        raise NotImplementedError
+
+    def _multiply(self, runs: Sequence[ShortRun], owners: list[int], blocks: list[int]) -> None:
+        """Add the bytes of short runs, copied to blocks of their own, in one product.
+
+        Args:
+            runs: at least one.
+            owners: of each of their blocks, the number of the part.
+            blocks: of each of their blocks, its number in the part's tensor.
+        """
+        raise NotImplementedError
+
+    def _add(self, number: int, products: Tensor, blocks: slice, last: int) -> None:
+        """Add rows of products with small keys, of these blocks, up to number `last`."""
         raise NotImplementedError
 
     def _take_run(self, number: int, content: Tensor, start: int) -> None:
         """Add bytes that lie one after the other from byte `start` on."""
-        raise NotImplementedError
+        size = content.numel()
+        if size <= SHORT_RUN:
+            self._take_short(number, content, start)
+            return
+        head = -start % BLOCK_BYTES
+        whole = (size - head) // BLOCK_BYTES * BLOCK_BYTES
+        self._take_short(number, content[:head], start)
+        self._take_blocks(number, content[head : head + whole], (start + head) // BLOCK_BYTES)
+        self._take_short(number, content[head + whole :], start + head + whole)
 
-    def _add(self, number: int, products: Tensor, blocks: slice | Tensor, last: int) -> None:
-        """Add rows of products with small keys, of these blocks, up to number `last`."""
-        raise NotImplementedError
+    def _take_short(self, number: int, content: Tensor, start: int) -> None:
+        """Let a short run wait for those of others, so that one product serves all."""
+        if content.numel():
+            block, place = divmod(start, BLOCK_BYTES)
+            end = place + content.numel()
+            blocks = -(-end // BLOCK_BYTES)
+            self._waiting.append(ShortRun(number, block, place, end, blocks, content))
+            self._waiting_bytes += blocks * BLOCK_BYTES
+            if self._waiting_bytes >= AT_ONCE:
+                self._multiply_waiting()
+
+    def _multiply_waiting(self) -> None:
+        runs, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if runs:
+            owners = [run.number for run in runs for _ in range(run.blocks)]
+            blocks = [run.block + after for run in runs for after in range(run.blocks)]
+            self._multiply(runs, owners, blocks)
 
     def _take_block(self, number: int, content: Tensor, axes: list[ByteAxis], start: int) -> None:
         """Add a block of bytes, which lies from byte `start` on as its axes say."""
@@ -155,7 +211,7 @@ class ByteSums:
 
 
 class HostSums(ByteSums):
-    """Adds up sums in CPU memory: short runs by numpy, whose calls are the cheapest.
+    """Adds up sums in CPU memory.
 
     Args:
         parts: their number.
@@ -163,38 +219,35 @@ class HostSums(ByteSums):
 
     def __init__(self, parts: int) -> None:
         super().__init__(HOST_DEVICE)
-        self._totals = [[0, 0] for _ in range(parts)]
+        self._totals = np.zeros((parts, 2), np.int64)
 
-    def finished(self) -> Sequence[Sequence[int]]:
+    def finished(self) -> npt.NDArray[np.int64]:
         """Return the two sums of each part."""
+        self._multiply_waiting()
         return self._totals
 
-    def _take_run(self, number: int, content: Tensor, start: int) -> None:
-        size = content.numel()
-        head = min(-start % BLOCK_BYTES, size)
-        whole = (size - head) // BLOCK_BYTES * BLOCK_BYTES
-        if head:
-            self._take_short(number, content[:head], start)
-        if whole:
-            self._take_blocks(number, content[head : head + whole], (start + head) // BLOCK_BYTES)
-        if head + whole < size:
-            self._take_short(number, content[head + whole :], start + head + whole)
+    def _multiply(self, runs: Sequence[ShortRun], owners: list[int], blocks: list[int]) -> None:
+        # Not by torch.cat: its views of zeros between the runs take longer than the runs.
+        width = max(BLOCK_BYTES if run.blocks > 1 else run.end for run in runs)
+        rows = torch.zeros(len(blocks), width, dtype=torch.int8)
+        begin = rows.data_ptr()
+        for run in runs:
+            ctypes.memmove(begin + run.place, run.content.data_ptr(), run.end - run.place)
+            begin += run.blocks * width
+        products = int8_products(rows, small_keys(self._device)[:width])
+        np.add.at(self._totals, owners, self._folded(products, blocks, max(blocks)))
 
-    def _take_short(self, number: int, content: Tensor, start: int) -> None:
-        """Add bytes within one block."""
-        block, place = divmod(start, BLOCK_BYTES)
-        read = np.frombuffer(memoryview(bytes_of(content)), np.int8)
-        sums = keys_in_block()[:, place : place + len(read)] @ read.astype(np.int64)
-        totals = self._totals[number]
-        for half, in_block in enumerate(sums.tolist()):
-            totals[half] += in_block * block_factor(half, block)
+    def _add(self, number: int, products: Tensor, blocks: slice, last: int) -> None:
+        self._totals[number] += self._folded(products, blocks, last).sum(0)
 
-    def _add(self, number: int, products: Tensor, blocks: slice | Tensor, last: int) -> None:
+    def _folded(
+        self, products: Tensor, blocks: slice | list[int], last: int
+    ) -> npt.NDArray[np.int64]:
+        """Return two sums for each row of products."""
         factors = block_factors(self._device, last + 1).numpy()[blocks]
         in_blocks = products.numpy().astype(np.int64) @ lane_factors(self._device).numpy()
-        totals = self._totals[number]
-        for half, total in enumerate((in_blocks * factors).sum(0).tolist()):
-            totals[half] += total
+        folded: npt.NDArray[np.int64] = in_blocks * factors
+        return folded
 
 
 class DeviceSums(ByteSums):
@@ -209,54 +262,30 @@ class DeviceSums(ByteSums):
         super().__init__(device)
         self._totals = torch.zeros(parts, 2, dtype=torch.int64, device=device)
         self._zeros = torch.zeros(BLOCK_BYTES, dtype=torch.int8, device=device)
-        self._clear()
 
-    def _clear(self) -> None:
-        self._copied: list[Tensor] = []
-        self._owners: list[int] = []
-        self._blocks: list[int] = []
-
-    def finished(self) -> Sequence[Sequence[int]]:
+    def finished(self) -> npt.NDArray[np.int64]:
         """Return the two sums of each part, waiting for the device."""
-        self._multiply_copied()
-        sums: list[list[int]] = self._totals.tolist()
+        self._multiply_waiting()
+        sums: npt.NDArray[np.int64] = self._totals.cpu().numpy()
         return sums
 
-    def _take_run(self, number: int, content: Tensor, start: int) -> None:
-        size = content.numel()
-        if size <= SHORT_RUN:
-            self._copy(number, content, start)
-            return
-        head = -start % BLOCK_BYTES
-        whole = (size - head) // BLOCK_BYTES * BLOCK_BYTES
-        self._copy(number, content[:head], start)
-        self._take_blocks(number, content[head : head + whole], (start + head) // BLOCK_BYTES)
-        self._copy(number, content[head + whole :], start + head + whole)
-
-    def _copy(self, number: int, content: Tensor, start: int) -> None:
-        """Copy a short run to blocks of its own, beside those of others."""
-        before = start % BLOCK_BYTES
-        after = -(before + content.numel()) % BLOCK_BYTES
-        blocks = (before + content.numel() + after) // BLOCK_BYTES
-        if not content.numel():
-            return
-        self._copied += [self._zeros[:before], content, self._zeros[:after]]
-        self._owners += [number] * blocks
-        self._blocks += range(start // BLOCK_BYTES, start // BLOCK_BYTES + blocks)
-        if len(self._blocks) * BLOCK_BYTES >= AT_ONCE:
-            self._multiply_copied()
-
-    def _multiply_copied(self) -> None:
-        if self._blocks:
-            products = int8_products(
-                torch.cat(self._copied).view(-1, BLOCK_BYTES), small_keys(self._device)
+    def _multiply(self, runs: Sequence[ShortRun], owners: list[int], blocks: list[int]) -> None:
+        copied = (
+            bytes_in_block
+            for run in runs
+            for bytes_in_block in (
+                self._zeros[: run.place],
+                run.content,
+                self._zeros[: run.blocks * BLOCK_BYTES - run.end],
             )
-            owners, blocks = torch.tensor([self._owners, self._blocks], device=self._device)
-            folded = self._folded(products, blocks, max(self._blocks))
-            self._totals.index_add_(0, owners, folded)
-            self._clear()
+        )
+        rows = torch.cat([*copied]).view(-1, BLOCK_BYTES)
+        products = int8_products(rows, small_keys(self._device))
+        owner_numbers, block_numbers = torch.tensor([owners, blocks], device=self._device)
+        folded = self._folded(products, block_numbers, max(blocks))
+        self._totals.index_add_(0, owner_numbers, folded)
 
-    def _add(self, number: int, products: Tensor, blocks: slice | Tensor, last: int) -> None:
+    def _add(self, number: int, products: Tensor, blocks: slice, last: int) -> None:
         self._totals[number] += self._folded(products, blocks, last).sum(0)
 
     def _folded(self, products: Tensor, blocks: slice | Tensor, last: int) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pytest_precision.engine.kinds import is_shown_once_moved
 from pytest_precision.engine.observation import Observation, cloned
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.trace.digests import digest, kept_as_it_is
+from pytest_precision.trace.digests import COPIED_BYTES, digest, kept_as_it_is
 from pytest_precision.trace.lin8 import LIN8, partial_digests
 from pytest_precision.trace.lin8_sums import DigestedPart
 
@@ -53,15 +52,18 @@ def named_digests(name: str, parts: Sequence[DigestedPart]) -> list[str]:
 
 
 def digested(observation: Observation, name: str) -> Observation:
-    """Replace a tensor's values by their digest, unless few bytes, losses or gradient norms.
+    """Replace a large tensor's values by their digest; copy few bytes, losses and gradient norms.
 
     Args:
         observation: of the tensor.
         name: of the digest of the recording.
     """
     tensor = observation.tensor
-    if kept_as_it_is(observation.kind, tensor.numel() * tensor.element_size()):
+    nbytes = tensor.numel() * tensor.element_size()
+    if kept_as_it_is(observation.kind, nbytes):
         return cloned(observation)
+    if nbytes <= COPIED_BYTES:
+        return observation.with_tensor(tensor.detach().clone())  # where it is
     part = DigestedPart(tensor, observation.shape, observation.place)
     (text,) = named_digests(digest_name_of_kind(name, observation.kind), [part])
-    return replace(observation, tensor=tensor.to("meta"), digest=text)
+    return observation.with_tensor(tensor.to("meta"), text)

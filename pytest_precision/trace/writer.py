@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -103,59 +103,64 @@ class TraceWriter:
             digests: whether digests are kept of this moment; as for the whole trace unless given.
         """
         digests = self._digests if digests is None else digests
-        stored: dict[tuple[Any, ...], int | str] = {}
-        entries: list[tuple[int, tuple[Any, ...]]] = []
-        # Keeps every tensor alive until the moment ends: an address that was freed and used again
-        # would make two tensors look like one.
-        alive: list[Tensor] = []
-        to_digest: dict[str, dict[tuple[Any, ...], DigestedPart]] = {}
+        stored: list[int | str] = []
+        slots: list[int] = []
+        numbers: list[int] = []  # of each row, the place in `stored` of what it shows
+        # What is given lives until the moment ends: an address that was freed and used again would
+        # make two tensors look like one.
+        views: dict[tuple[Any, ...], int] = {}
+        to_digest: dict[str, dict[int, DigestedPart]] = {}
         before: Observation | None = None
-        identity: tuple[Any, ...] = ()
+        form: tuple[Any, ...] = ()
+        number = -1
         for observation in observations:
-            if before is not None and observation.shows_as(before):  # as options of groups do
-                entries.append((self._slot_of(observation, alive[-1]), identity))
-                continue
-            before, tensor = observation, observation.tensor.detach()
-            if not observation.digest:
-                expect_readable(observation.kind, observation.name, tensor)
-            alive.append(tensor)
-            part = DigestedPart(tensor, observation.shape, observation.place)
-            identity = (*_memory(tensor), observation.digest, *part[1:])
-            self._nbytes += _nbytes(tensor)
-            if observation.digest:
-                offset = self._offsets.get(observation.digest)
-                stored[identity] = observation.digest if offset is None else offset
-            elif digests and not kept_as_it_is(observation.kind, _nbytes(tensor)):
-                name = digest_name_of_kind(self._digest_name, observation.kind)
-                to_digest.setdefault(name, {})[identity] = part
-            elif identity not in stored:
-                stored[identity] = self._write(tensor)
-            entries.append((self._slot_of(observation, tensor), identity))
+            if before is None or not observation.shows_as(before):  # as options of groups do
+                before, tensor = observation, observation.tensor
+                if not observation.digest:
+                    expect_readable(observation.kind, observation.name, tensor)
+                form = _form(observation)
+                self._nbytes += tensor.nbytes
+                name = self._digest_of(observation) if digests else ""
+                view = *_memory(tensor), observation.digest, name, *form
+                number = views.setdefault(view, len(stored))
+                if number == len(stored):
+                    stored.append("" if name else self._place_of(observation))
+                    if name:
+                        part = DigestedPart(tensor, observation.shape, observation.place)
+                        to_digest.setdefault(name, {})[number] = part
+            slots.append(self._slot_of(observation, form))
+            numbers.append(number)
         for name, parts in to_digest.items():
-            stored.update(zip(parts, self._all_digests(name, [*parts.values()]), strict=True))
-        self._moments[moment] = rows_of(
-            [slot for slot, _ in entries], [stored[identity] for _, identity in entries]
-        )
+            digested = self._all_digests(name, [*parts.values()])
+            for number, text in zip(parts, digested, strict=True):
+                stored[number] = text
+        self._moments[moment] = rows_of(slots, [stored[number] for number in numbers])
 
-    def _slot_of(self, observation: Observation, tensor: Tensor) -> int:
+    def _digest_of(self, observation: Observation) -> str:
+        """Return the name of the digest to compute of a tensor; empty for its values."""
+        kind = observation.kind
+        if observation.digest or kept_as_it_is(kind, observation.tensor.nbytes):
+            return ""
+        return digest_name_of_kind(self._digest_name, kind)
+
+    def _place_of(self, observation: Observation) -> int | str:
+        """Write a tensor's values, and return where they are; or the digest that it has."""
+        if observation.digest:
+            return self._offsets.get(observation.digest, observation.digest)
+        return self._write(observation.tensor.detach())
+
+    def _slot_of(self, observation: Observation, form: tuple[Any, ...]) -> int:
         """Return the number of an observation's slot, which is that of the moment before, mostly.
 
         To look a slot up takes as long as to digest a small tensor, so that it is compared with
         the last one of its kind and name first.
         """
-        form = tensor.dtype, tensor.shape, observation.shape, observation.place, observation.local
         named = observation.kind, observation.name
         known_form, number = self._last_slots.get(named, (None, -1))
         if known_form != form:
-            slot = TensorSlot(
-                *named,
-                dtype_name(tensor.dtype),
-                tuple(tensor.shape),
-                observation.shape,
-                observation.place,
-                observation.local,
-                _nbytes(tensor),
-            )
+            dtype, piece, shape, place, local = form
+            nbytes = observation.tensor.nbytes
+            slot = TensorSlot(*named, dtype_name(dtype), tuple(piece), shape, place, local, nbytes)
             number = self._slots.setdefault(slot, len(self._slots))
             self._last_slots[named] = form, number
         return number
@@ -174,7 +179,7 @@ class TraceWriter:
         ordered = in_order(tensor)
         if ordered.nbytes < WRITTEN_ONCE:
             return cloned(observation)
-        return replace(observation, tensor=tensor.to("meta"), digest=self._once(ordered))
+        return observation.with_tensor(tensor.to("meta"), self._once(ordered))
 
     @property
     def nbytes(self) -> int:
@@ -303,14 +308,15 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' * bool(first_line)}{first_line:.{ENDING_CHARACTERS}}"
 
 
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def _form(observation: Observation) -> tuple[Any, ...]:
+    """Return what a slot has besides kind and name: of the dtype, of the shapes and the place."""
+    tensor = observation.tensor
+    return tensor.dtype, tensor.shape, observation.shape, observation.place, observation.local
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a key that is equal for two tensors only if they are the same view of one memory.
+    """Return what two tensors of one form share only if they are the same view of one memory.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """
-    laid = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-    return *laid, tensor.is_conj(), tensor.is_neg()
+    return tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg()

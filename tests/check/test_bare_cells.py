@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import torch
 from examined import verdict_of
 
 from pytest_precision import Cell, Engine, Parity, Workload, layouts, script, workloads
+from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.recorders.engine_recorder import record_engine
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.rank_probes import rank_probes
 from pytest_precision.recorders.scripts.script_recorder import record_script
 from pytest_precision.recorders.variant import Variant
-from pytest_precision.registered import OF_PACKAGE
+from pytest_precision.registered import OF_PACKAGE, FigureSpec, ProbeSpec, Registered
 
 CELL = Cell(sequence="train2-save-load-train1")
 
@@ -89,9 +91,7 @@ def test_what_only_a_probe_sees_passes_without_probes(
         assert (verdict.outcome, verdict.gate) == ("fail", gate)
     else:
         assert (verdict.outcome, verdict.status) == ("pass", "partial")
-        silent = {"silent": "precision_probes = none"}
-        of_a_side = {**silent, "gradients": silent}
-        assert verdict.oracle == {"candidate": of_a_side, "reference": of_a_side}
+        assert (verdict.oracle, verdict.curves, verdict.unexercised) == (None, None, None)
 
 
 @pytest.mark.parametrize("probes", PROBED)
@@ -165,13 +165,20 @@ def test_a_bare_recording_of_a_loop_has_no_log_of_rules(one_rank: None, tmp_path
     assert names(tmp_path) == {"rank0.bin", "rank0.json", "data0.json"}
 
 
+def files_of_reference(case: RecordedCase) -> list[str]:
+    """Return which files the ranks of the reference have written."""
+    return sorted(path.name for path in case.reference.trace.folder.rglob("*.json"))
+
+
 @pytest.mark.parametrize("order", [PROBED, PROBED[::-1]], ids="-".join)
 def test_what_is_recorded_counts_in_the_key_of_a_reference(
     parity_by: Callable[..., Parity], order: tuple[str, ...]
 ) -> None:
     """A bare reference does not serve a full check, nor the other way round."""
+    figures = [FigureSpec("files", files_of_reference)]
+    files = ProbeSpec(name="files", figures=figures, in_bare=True)
+    registered = Registered(lambda: [*OF_PACKAGE.probes, files])
     for probes in order:
-        parity = parity_by(CELL, probes=probes, lines="off")
+        parity = replace(parity_by(CELL, probes=probes, lines="off"), registered=registered)
         verdict = verdict_of(parity, doubled, layouts.adamw, workload=workloads.mlp)
-        assert verdict.oracle is not None
-        assert ("rule" in verdict.oracle["reference"]) is (probes == "all")
+        assert ("oracle0.json" in verdict.figures["files"]) is (probes == "all")

@@ -55,7 +55,7 @@ def test_all_forms_compute_the_definition(content: bytes, start: int, on_device:
     form = lin8_sums.DeviceSums(1, flat.device) if on_device else lin8_sums.HostSums(1)
     form.take(0, lin8.flat_bytes(flat), part)
     (sums,) = form.finished()
-    assert tuple(total % MODULUS for total in sums) == sums_of(content, start)
+    assert tuple(total % MODULUS for total in sums.tolist()) == sums_of(content, start)
 
 
 @settings(deadline=None, max_examples=60)

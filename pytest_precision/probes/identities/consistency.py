@@ -20,7 +20,7 @@ from pytest_precision.matrix.tensor_key import is_beside_masters
 from pytest_precision.parity.compare.logical_tensor import region
 from pytest_precision.parity.exempt import Exempt
 from pytest_precision.probes.declared_rule.oracle_log import OracleLog
-from pytest_precision.probes.identities import identity_rules
+from pytest_precision.probes.identities import identity_rules, quantized_kinds
 from pytest_precision.probes.identities.identity_rules import (
     Claim,
     Contradiction,
@@ -28,11 +28,7 @@ from pytest_precision.probes.identities.identity_rules import (
     Judged,
     RunView,
 )
-from pytest_precision.probes.identities.quantization import (
-    QUANTIZED,
-    Quantization,
-    stored_quantized,
-)
+from pytest_precision.probes.identities.quantized_kinds import QUANTIZED, stored_quantized
 from pytest_precision.trace.moment import STATELESS, Moment
 from pytest_precision.trace.reader import Entry
 from pytest_precision.trace.recording import Recording
@@ -120,7 +116,9 @@ class _Walk:
         }
         self._updated = dtypes.get("master", {})
         self._with_moments = {*dtypes.get("exp_avg", {}), *dtypes.get("momentum_buffer", {})}
-        self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
+        checks = quantized_kinds.checks_quantization(side.cell, dtypes)
+        arguments = side.cell, self._shown, self._quantized, self._coarse
+        self._quantization = None if checks is None else checks(*arguments)
         if log.starts:
             checked["master is not rounded since the update before"] += log.starts
 
@@ -130,21 +128,23 @@ class _Walk:
             tensors = self._trace.held(moment, IDENTITY_KINDS)
             if moment.phase == "forward_backward":  # an evaluation may be of other weights
                 yield from self._used(moment, tensors["used_param"])
-                yield from self._quantization.used(moment, tensors, self._state)
+                if self._quantization is not None:
+                    yield from self._quantization.used(moment, tensors, self._state)
             yield from self._summed(moment, tensors)
             yield from self._normed(moment, tensors["grad_norm"])
             yield from self._cast(moment, tensors)
             if moment.phase == "optimizer_step":
                 yield from self._read_back(moment)
                 yield from self._still(moment, tensors["param"])
-                yield from self._quantization.updated(moment, tensors, self._state)
+                if self._quantization is not None:
+                    yield from self._quantization.updated(moment, tensors, self._state)
                 norms = self._shown.numbers(self._norms).values()
                 shown = tensors["loss_scale"] if norms else {}
                 overflowed = not all(map(isfinite, norms))
                 yield from self._scaled(moment, shown, overflowed=overflowed)
             if moment.phase == "skip":
                 yield from self._scaled(moment, tensors["loss_scale"], overflowed=True)
-            if moment.phase == "load":
+            if moment.phase == "load" and self._quantization is not None:
                 self._quantization.loaded()
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: tensors[kind] for kind in RESIDENT}

@@ -18,36 +18,12 @@ from pytest_precision.formats.registry import by_name, recipe
 from pytest_precision.formats.scaling import FP32_MAXIMUM, tensor_amax
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
-from pytest_precision.matrix.tensor_key import (
-    OperandPart,
-    TensorKey,
-    is_inner,
-    outer_kind,
-    role_of,
-    slot_of,
-)
+from pytest_precision.matrix.tensor_key import OperandPart, TensorKey, role_of, slot_of
 from pytest_precision.modules.padding import quantize_padded
 from pytest_precision.modules.parameter import tensors_of
 from pytest_precision.probes.identities.identity_rules import EntriesByName, Judged, RunView
+from pytest_precision.probes.identities.quantized_kinds import QUANTIZED
 from pytest_precision.trace.moment import Moment
-
-QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
-"""Tensor of a quantized weight in use to the kind of the resident one."""
-
-
-def stored_quantized(dtypes: dict[str, dict[str, str]], *, resident: bool) -> Iterator[str]:
-    """Yield the names of weights that are stored quantized, and so differ from their cast masters.
-
-    Args:
-        dtypes: kind to name to dtype.
-        resident: whether the weights that are used in bytes are resident in bytes, too.
-    """
-    for kind, names in dtypes.items():
-        for name in names:
-            if kind == "quantized" or (kind == "used_quantized" and resident):
-                yield TensorKey.of(kind, name).owner
-            elif is_inner(kind) and outer_kind(kind) in ("param", "used_param"):
-                yield name
 
 
 class Quantization:

@@ -11,6 +11,7 @@ from itertools import count
 from torch import Tensor, nn
 
 from pytest_precision._torch.distributed import flat_pieces
+from pytest_precision._torch.training import own_parameters
 from pytest_precision.engine import attributes
 from pytest_precision.errors import expected_but_got, named
 from pytest_precision.recorders.scripts.located import PieceFields, Pieces
@@ -152,12 +153,15 @@ class LoopNames:
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name without wrappers, parameter) for each parameter, once."""
         yielded = set()
-        for module in [*self._modules]:
-            for name, parameter in self.own(module):
-                if id(parameter) not in yielded:
-                    yielded.add(id(parameter))
-                    self._named.setdefault(id(parameter), (name, parameter))
-                    yield self._named[id(parameter)][0], parameter
+        for module, path in [*self._modules.items()]:
+            for attribute, parameter in own_parameters(module):
+                identity = id(parameter)
+                if identity in yielded:
+                    continue
+                yielded.add(identity)
+                if identity not in self._named:
+                    self._named[identity] = _joined(path, attribute), parameter
+                yield self._named[identity][0], parameter
 
     def learn(self) -> None:
         """Rebuild the table of tensor names, because wrappers may replace parameters by shards."""
@@ -190,7 +194,9 @@ class LoopNames:
 
     def own(self, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, parameter) for the parameters that a module holds directly."""
-        yield from module.named_parameters(self._modules[module], recurse=False)
+        path = self._modules[module]
+        for attribute, parameter in own_parameters(module):
+            yield _joined(path, attribute), parameter
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name without wrappers, buffer) for each buffer of the models."""
@@ -209,7 +215,7 @@ class LoopNames:
 
     def pieces(self, tensor: Tensor) -> Pieces | None:
         """Return which parts of parameters an FSDP1 flat parameter holds; None for others."""
-        module = self._flat.get(id(tensor))
+        module = self._flat.get(id(tensor)) if self._flat else None
         return None if module is None else self._pieces(module, tensor)
 
     def _pieces(self, module: nn.Module, tensor: Tensor) -> Iterator[PieceFields]:
@@ -309,3 +315,7 @@ class LoopNames:
         gc.collect()
         self._modules = {live: path for ref, path in modules if (live := ref()) is not None}
         self.roots = {live: prefix for ref, prefix in roots if (live := ref()) is not None}
+
+
+def _joined(path: str, attribute: str) -> str:
+    return f"{path}.{attribute}" if path else attribute

@@ -15,6 +15,7 @@ from pytest_precision._torch.distributed import default_store
 from pytest_precision.engine.capture import Capture
 from pytest_precision.engine.observation import Observation
 from pytest_precision.errors import expected_but_got
+from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads
@@ -173,8 +174,8 @@ class LoopTrace(ExitStack):
 
     def write(self, moment: Moment, observations: Iterator[Observation]) -> None:
         """Write one phase's tensors to the trace, and replace those written earlier for it."""
-        chosen = [observation for observation in observations if self._part.belongs(observation)]
-        with written():
+        with collector_paused(), written():
+            chosen = [each for each in observations if self._part.belongs(each)]
             self.writer.add(moment, chosen, digests=self._digests(moment.step))
 
     def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:

@@ -61,14 +61,22 @@ class RecordedPart:
             observations: of the tensor.
         """
         looks = (step - 1) % self._every == 0 or step == self._last
-        if looks and any("\0" in name or self._wants(name) for name in names):
+        if not self._only:
+            return observations if looks else iter(())
+        return self._wanted(names, observations) if looks else iter(())
+
+    def _wanted(
+        self, names: Iterable[str], observations: Iterator[Observation]
+    ) -> Iterator[Observation]:
+        if any("\0" in name or self._wants(name) for name in names):
             for observation in observations:
                 self._kinds.add(observation.kind)
                 yield observation
 
     def belongs(self, observation: Observation) -> bool:
         """Return whether to record a tensor: its name is selected, or its kind always is."""
-        return observation.kind not in self._kinds or self._wants(observation.name)
+        always = not self._only or observation.kind not in self._kinds
+        return always or self._wants(observation.name)
 
     def unshown(self) -> dict[str, str]:
         """Return (tensors, reason) for what `--only` and `--every` exclude from a recording."""
@@ -106,7 +114,7 @@ class RecordedPart:
 
     def _wants(self, name: str) -> bool:
         self._names.setdefault(name)
-        return not self._only or any(self._matches(name, pattern) for pattern in self._only)
+        return any(self._matches(name, pattern) for pattern in self._only)
 
     def _matches(self, name: str, pattern: str) -> bool:
         path, leaf = in_module(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
@@ -17,6 +17,7 @@ from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observable import full
 from pytest_precision.engine.observation import Observation, whole
 from pytest_precision.engine.training_state import rng
+from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.scripts.located import PieceOfTensor
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
@@ -215,7 +216,7 @@ class StepBuffer:
         """Yield the step's norms, and the limit of those by which nothing is clipped."""
         yield from self._step.kept("grad_norm")
         for number, observation in enumerate(self._step.kept(LOGGED), self.now.norms + 1):
-            yield replace(observation, name=_total(number))
+            yield observation.of_name(_total(number))
             limit = torch.tensor(math.inf, dtype=torch.float64)
             yield whole("clip_limit", _total(number), limit)
 
@@ -284,10 +285,11 @@ class StepBuffer:
         return f"{self.reader.optimizers.index(optimizer)}, update {update}"
 
     def _keep(self, kind: str, shown: Iterable[tuple[str, Iterable[Observation]]]) -> None:
-        for name, observations in shown:
-            self.seen.add(kind)
-            if self._trace.writes(self.reader.step):
-                self._step.keep(kind, name, observations)
+        with collector_paused():
+            for name, observations in shown:
+                self.seen.add(kind)
+                if self._trace.writes(self.reader.step):
+                    self._step.keep(kind, name, observations)
 
 
 def is_infinite(limit: object) -> bool:
