@@ -121,7 +121,8 @@ def planted_in(name: str) -> tuple[str, Planted] | None:
         if cell.endswith(f"-defect_{words.replace(' ', '_')}]"):
             return words, Planted("test_planted.py", code, kind)
     planted = PLANTED.get(test)
-    return planted and (test.removeprefix("test_").replace("_", " "), planted)
+    words = test.removeprefix("test_").replace("_", " ")
+    return planted and (words.removesuffix(" is found").removesuffix(" are found"), planted)
 
 
 def row_of(cell: dict[str, Any]) -> list[str] | None:
