@@ -148,7 +148,7 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     offered = [f.tolerated for f in examinations if f.tolerated]
     yield (
         f"- {len(offered)} of {number} failures propose bounds, and {offered.count('pass')} "
-        "defects pass within them."
+        "defects pass within their bounds."
     )
 
 
@@ -161,11 +161,11 @@ def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
         for column in zip(*((f.flagged, f.flagged_later) for f in others), strict=True)
     )
     yield (
-        f"- {flagged} of the other {len(others)} exceed the bounds that their failure proposes, "
-        f"and {later} exceed them on data of three other seeds."
+        f"- {flagged} of the other {len(others)} variations exceed the bounds that their failure "
+        f"proposes, and {later} exceed the bounds on data of three other seeds."
     )
     wrongly = sum(f.named is False for f in others)
-    yield f"- {wrongly} of them are said to have an error."
+    yield f"- For {wrongly} of these variations, the failure names an error."
 
 
 def table(heading: list[str], rows: list[list[str]]) -> str:

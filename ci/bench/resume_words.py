@@ -3,10 +3,10 @@
 INTRODUCTION = """\
 # Optimizers
 
-`ci/optimizers` saves each of {classes} optimizers of {packages} packages by its own `state_dict` after
-two steps of four, loads the state into a new optimizer, and writes this page. An optimizer *agrees*
-if weights, state and learning rates are those of the uninterrupted run, bit for bit. An optimizer
-*refuses* if it raises, and stands *still* if no weight moves in 16 steps.
+`ci/optimizers` saves {classes} optimizers of {packages} packages by their own `state_dict` after
+two steps of four, loads each state into a new optimizer, and writes this page. An optimizer
+*agrees* if weights, state and learning rates equal the uninterrupted run bit for bit. An optimizer
+*refuses* if its step or load raises, and stands *still* if no weight moves in 16 steps.
 """
 
 CAUSES = {
@@ -44,15 +44,15 @@ REFUSALS = {
 JUDGED = """
 ## By a checkpoint of torch's
 
-Three more classes do not resume through `torch.distributed.checkpoint.state_dict`, which an `Engine`
-uses: `StableSPAM` [loses its step count](findings.md), `DAdaptSGD` loses [all state](findings.md), and
-`LoRARite` is refused, since only the first weight of each pair has a state.
+Three more classes do not resume through `torch.distributed.checkpoint.state_dict`, which an
+`Engine` uses: `StableSPAM` [loses its step count](findings.md), `DAdaptSGD` loses
+[all state](findings.md), and `LoRARite` is refused, since only the first weight of each pair has a
+state.
 
 ## Judged by a rule
 
-Of {ran} classes in a workload that declares their rule, {judged} were judged, {alone} left alone
-since [they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
-{accused} accused.
+The check [judged](../reference/judgements.md#which-optimizers-are-judged) {judged} of {ran} classes
+by the rule of the workload, {alone} classes may follow another rule, and {accused} failed.
 """
 
 ACCUSED: dict[str, str] = {}
