@@ -47,21 +47,18 @@ BOUNDS = {"": "none", "pass": "passes", "fail": "caught", "vacuous": "caught"}
 INTRODUCTION = f"""\
 # Catalogue
 
-Defects of real training stacks, planted into this package's engines, and differences that are no
-defects. `python ci/bench/catalogue.py` runs all of them and writes this page. `fixtures/defects` and
-`fixtures/variations` have the code and the cells.
+`python ci/bench/catalogue.py` plants defects of real training stacks, and harmless variations, into
+this package's engines (`fixtures/defects`, `fixtures/variations`), and writes this page.
 
-| column | says |
+| column | meaning |
 | --- | --- |
 | must show at | where the failure must begin |
-| error | the word of the failure for the kind of error |
-| line | whether the [culprit](../reference/report.md#the-culprit) is the planted line or next to it, else which line is named |
+| error | the failure's word for the kind of error |
+| line | whether the [culprit](../reference/report.md#the-culprit) is the planted line or next to it, else the named line |
 | kind | whether the first wrong operation alone gives the kind of error |
 | losses | the largest `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)} at which the losses of four steps differ |
-| both | which judgement finds the defect in both runs: the rule of the optimizer (`oracle`), `gradients` of the workload, or an `identity` within the run |
-| bounds | whether the defect passes within the tolerance that its failure proposes |
-
-`RoundedSums` in both runs contradicts nothing: a stack may be configured to round sums."""  # noqa: E501
+| both | the judgement that finds the defect in both runs: `oracle` (the rule of the optimizer), `gradients` of the workload, or an `identity` within the run |
+| bounds | whether the defect passes within the tolerance that its failure proposes |"""  # noqa: E501
 
 
 class Row(NamedTuple):
@@ -127,15 +124,15 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     placed = sum(where(row.refusal) == where(row.entry.refusal) for row in rows)
     named = sum(f.named is True for f in examinations)
     wrongly = sum(f.named is False for f in examinations)
-    yield f"- {caught} of {number} defects are caught, {placed} of them where they start."
+    yield f"- The check catches {caught} of {number} defects, {placed} of them where they start."
     worded = sum(bool(row.refusal.rule) for row in rows)
     yield (
-        f"- {named} failures name the kind of error, {wrongly} name a wrong one, and {worded} have "
-        "a word for it."
+        f"- {named} failures name the kind of error, {wrongly} failures name a wrong kind, and "
+        f"{worded} failures have a word for the kind."
     )
     seen_by = zip(TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True)
     counts = ", ".join(f"{sum(losses)} at {bound:g}" for bound, losses in seen_by)
-    yield f"- Of these defects, a comparison of four losses sees, by its tolerance, {counts}."
+    yield f"- A comparison of four losses finds, by its tolerance, {counts} of these defects."
     lines = sum(row.examination.at(row.entry.marked) for row in rows)
     kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
@@ -151,7 +148,7 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     offered = [f.tolerated for f in examinations if f.tolerated]
     yield (
         f"- {len(offered)} of {number} failures propose bounds, and {offered.count('pass')} "
-        "defects pass within them."
+        "defects pass within their bounds."
     )
 
 
@@ -164,11 +161,11 @@ def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
         for column in zip(*((f.flagged, f.flagged_later) for f in others), strict=True)
     )
     yield (
-        f"- {flagged} of the other {len(others)} exceed the bounds that their failure proposes, "
-        f"and {later} exceed them on data of three other seeds."
+        f"- {flagged} of the other {len(others)} variations exceed the bounds that their failure "
+        f"proposes, and {later} exceed the bounds on data of three other seeds."
     )
     wrongly = sum(f.named is False for f in others)
-    yield f"- {wrongly} of them are said to have an error."
+    yield f"- For {wrongly} of these variations, the failure names an error."
 
 
 def table(heading: list[str], rows: list[list[str]]) -> str:

@@ -36,10 +36,10 @@ from pytest_precision.plugin.resources import Resources  # noqa: E402
 LOOPS = "## Lines in training loops"
 
 INTRODUCTION = """\
-`fixtures/planted` has a training loop of a small decoder with {number} lines that may be wrong.
-The table counts the failures that name the planted line or, for code that is left out, the
-reference's line. *Not right* lists failures that name a later line (effect), an earlier one
-(wrong) or none (refused). `python ci/bench/catalogue.py loops` writes this section."""
+`python ci/bench/catalogue.py loops` plants {number} defects into a training loop of a small decoder
+(`fixtures/planted`) and counts the failures that name the planted line or, if code is left out, the
+reference's line. *Not right* lists failures that name a later line (effect), an earlier line
+(wrong) or no line (refused)."""
 
 SETTINGS = Settings(device="cpu", timeout=120, pure=True, ranks="inline")
 

@@ -3,12 +3,10 @@
 INTRODUCTION = """\
 # Optimizers
 
-Does an optimizer go on where it stopped? Each class of {packages} packages, {classes} in all, is
-saved by its own `state_dict` after two steps of four and loaded into a new one. `ci/optimizers`
-runs them on a CPU and writes this page. Test yours in a cell with `train2-save-load-train2`.
-
-*agree*: weights, state and rates are those of the uninterrupted run, bit for bit. *refuse*: the
-optimizer raises. *still*: no weight moves in 16 steps.
+`ci/optimizers` saves {classes} optimizers of {packages} packages by their own `state_dict` after
+two steps of four, loads each state into a new optimizer, and writes this page. An optimizer
+*agrees* if weights, state and learning rates equal the uninterrupted run bit for bit. An optimizer
+*refuses* if its step or load raises, and stands *still* if no weight moves in 16 steps.
 """
 
 CAUSES = {
@@ -46,16 +44,15 @@ REFUSALS = {
 JUDGED = """
 ## By a checkpoint of torch's
 
-Through `torch.distributed.checkpoint.state_dict`, which an `Engine` uses, three further classes do
-not go on: `StableSPAM` [forgets its count](findings.md), `DAdaptSGD`
-[all of its state](findings.md), and `LoRARite` is refused, since only the first weight of each pair
-has its state.
+Three more classes do not resume through `torch.distributed.checkpoint.state_dict`, which an
+`Engine` uses: `StableSPAM` [loses its step count](findings.md), `DAdaptSGD` loses
+[all state](findings.md), and `LoRARite` is refused, since only the first weight of each pair has a
+state.
 
 ## Judged by a rule
 
-Of {ran} classes in a workload that declares their rule, {judged} were judged, {alone} left alone
-since [they may follow another rule](../reference/judgements.md#which-optimizers-are-judged), and
-{accused} accused.
+The check [judged](../reference/judgements.md#which-optimizers-are-judged) {judged} of {ran} classes
+by the rule of the workload, {alone} classes may follow another rule, and {accused} failed.
 """
 
 ACCUSED: dict[str, str] = {}

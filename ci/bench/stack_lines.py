@@ -22,11 +22,10 @@ FOLDERS = tuple(ROOT / "fixtures" / name for name in ("stacks", "megatron"))
 HEADING = "## Lines in frameworks"
 
 INTRODUCTION = """\
-Tests of `fixtures/stacks` plant a defect by an option or leave something out of a restart;
-those of `fixtures/megatron` replace one function of Megatron-core or Transformer Engine.
-*Line*: the failure names the line that takes effect or one next to it; of a restart, the last
-line that loads. *Kind*: the first wrong operation gives the kind of error. `python
-ci/bench/stack_lines.py` writes this table from reports."""
+Tests of `fixtures/stacks` plant a defect by an option or leave a state out of a restart; tests of
+`fixtures/megatron` replace one function of Megatron-core or Transformer Engine. *Line* says whether
+the failure names the planted line (of a restart, the last line that loads) or a line next to it.
+*Kind* says whether the first wrong operation gives the kind of error."""
 
 
 class Planted(NamedTuple):
@@ -122,7 +121,8 @@ def planted_in(name: str) -> tuple[str, Planted] | None:
         if cell.endswith(f"-defect_{words.replace(' ', '_')}]"):
             return words, Planted("test_planted.py", code, kind)
     planted = PLANTED.get(test)
-    return planted and (test.removeprefix("test_").replace("_", " "), planted)
+    words = test.removeprefix("test_").replace("_", " ")
+    return planted and (words.removesuffix(" is found").removesuffix(" are found"), planted)
 
 
 def row_of(cell: dict[str, Any]) -> list[str] | None:
