@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_precision._torch.distributed import is_dtensor
@@ -90,8 +90,9 @@ def _pairs(leaves: Sequence[Tensor], sources: Sequence[Tensor]) -> Iterator[Kept
     """Yield a pair for each source whose value a leaf has, whole or as the part of this rank."""
     copies: dict[tuple[int, torch.dtype, str], Tensor] = {}
     ranks = {1, dist.get_world_size() if has_peers() else 1}
-    for leaf, count in product(leaves if sources else (), ranks):
-        part = _part(leaf, leaf.numel() // count)
+    read = [(leaf, _values(leaf)) for leaf in leaves] if sources else []
+    for (leaf, whole), count in product(read, ranks):
+        part = None if whole is None else _part(whole, whole.numel() // count)
         if part is not None:
             copies.setdefault((part.numel(), part.dtype, _some(part, part.dtype)), leaf)
     for source in sources:
@@ -107,17 +108,16 @@ def _pairs(leaves: Sequence[Tensor], sources: Sequence[Tensor]) -> Iterator[Kept
 
 def _is_kept(pair: KeptCopy) -> bool:
     """Return whether a copy has its value of before the update, and its source another one."""
-    value = _values(pair.source)
-    part = None if value is None else _part(pair.copy, value.numel())
+    value, whole = _values(pair.source), _values(pair.copy)
+    part = None if value is None or whole is None else _part(whole, value.numel())
     if part is None or value is None or _some(part, part.dtype) != pair.before:
         return False
     return _some(value, part.dtype) != pair.before
 
 
-def _part(leaf: Tensor, elements: int) -> Tensor | None:
-    """Return the elements of a leaf that a source of so many elements stands for on this rank."""
-    whole = _values(leaf)
-    if whole is None or whole.numel() == elements:
+def _part(whole: Tensor, elements: int) -> Tensor | None:
+    """Return the elements of a copy that a source of so many elements stands for on this rank."""
+    if whole.numel() == elements:
         return whole
     if has_peers() and whole.numel() == elements * dist.get_world_size():
         return whole.view(dist.get_world_size(), elements)[dist.get_rank()]
@@ -125,8 +125,14 @@ def _part(leaf: Tensor, elements: int) -> Tensor | None:
 
 
 def _values(tensor: Tensor) -> Tensor | None:
-    """Return what this rank holds of a tensor as a vector; None of one whose memory is freed."""
-    local = (tensor.to_local() if is_dtensor(tensor) else tensor).detach()
+    """Return what this rank holds of a tensor as a vector.
+
+    None of one whose memory is freed, and of another subclass, whose operators may do anything.
+    """
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
+    if type(local) not in (Tensor, nn.Parameter):
+        return None
+    local = local.detach()
     needed = local.numel() * local.element_size()
     if not needed or local.untyped_storage().nbytes() < needed:
         return None

@@ -14,9 +14,8 @@ from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
 from pytest_precision.parity.explain.locate import locate
-from pytest_precision.trace.digests import UNDIGESTED_BYTES
+from pytest_precision.trace.digests import UNDIGESTED_BYTES, digest
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.named_digests import XXH3, digested
 from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
@@ -103,8 +102,11 @@ def test_the_same_bytes_in_another_dtype_are_another_tensor(
     """Zeros have the same bytes in bf16 and in fp16, and so the same digest."""
     sides = []
     for dtype in (torch.bfloat16, torch.float16):
-        zeros = whole("exp_avg", "w", torch.zeros(UNDIGESTED_BYTES, dtype=dtype))
-        sides.append(write_trace(run([], [digested(zeros, XXH3) if by_digest else zeros])))
+        zeros = torch.zeros(UNDIGESTED_BYTES, dtype=dtype)
+        seen = whole("exp_avg", "w", zeros)
+        if by_digest:
+            seen = seen.with_tensor(zeros.to("meta"), digest(zeros))
+        sides.append(write_trace(run([], [seen])))
     first = judge(*sides, Criteria.of(None)).first
     assert first is not None
     assert first.problem == "dtype"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 from pytest_precision import Chunk, Observation, RecordingError, Span, whole
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import align, common_moments
+from pytest_precision.trace.digests import digest
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.named_digests import XXH3, digested
 from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
@@ -120,14 +119,12 @@ def test_each_part_of_a_ranks_own_tensor_counts(write_trace: Write) -> None:
 
     def side(*values: float) -> Any:
         parts = torch.tensor(values).repeat_interleave(192 // len(values)).split(192 // len(values))
-        seen = [
-            digested(
-                Observation("grad", "w", part, (192,), Span(n * len(part), (n + 1) * len(part))),
-                XXH3,
-            )
-            for n, part in enumerate(parts)
-        ]
-        return held(write_trace([(INIT, [replace(part, local=True) for part in seen])]))
+        seen = []
+        for n, part in enumerate(parts):
+            place = Span(n * len(part), (n + 1) * len(part))
+            text = digest(part)
+            seen.append(Observation("grad", "w", part.to("meta"), (192,), place, True, text))
+        return held(write_trace([(INIT, seen)]))
 
     assert side(1.0, 2.0).same_bytes(side(1.0, 2.0))
     assert not side(1.0, 2.0).same_bytes(side(1.0, 3.0))

@@ -20,8 +20,8 @@ from pytest_precision.parity.explain.history import (
     not_zeroed,
     of_history,
 )
+from pytest_precision.trace.digests import digest
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.named_digests import XXH3, digested
 from pytest_precision.trace.reader import Trace
 
 Write = Callable[..., Trace]
@@ -139,7 +139,8 @@ def test_another_tensor_of_another_step_is_none(first: Callable[..., Finding]) -
 def test_of_digests_there_is_no_history(write_trace: Write) -> None:
     """A state of which only a digest was kept is neither an update's start nor a step's value."""
     states = [whole("exp_avg", "w", state) for state in (BEFORE, AFTER)]
-    for start, words in ((states[0], "not updated"), (digested(states[0], XXH3), None)):
+    by_digest = states[0].with_tensor(BEFORE.to("meta"), digest(BEFORE))
+    for start, words in ((states[0], "not updated"), (by_digest, None)):
         ours, theirs = (write_trace([(INIT, [start]), (STEPS[0], [last])]) for last in states)
         finding = judge(ours, theirs, Criteria.of(None)).first
         assert finding is not None
