@@ -84,7 +84,7 @@ class Culprit:
     Attributes:
         text: the second line of a failure: what the operation did and where, such as `first wrong
             value: aten.mul.Tensor in clip_grad_norm_, called at train.py:69: the reference
-            multiplied by 0.3 here, this by 100.0`.
+            multiplied by 0.3 here, the candidate by 100.0`.
         kind: one of `CULPRIT_KINDS`.
         operation: name of the operation, such as `aten.mul.Tensor`; for a setting, what was set.
         function: the function of a library that the line calls and that ran the operation, or the

@@ -48,7 +48,7 @@ def test_a_division_by_one_is_named_with_what_the_reference_divides_by(
     """It changes no value, so the first wrong value is made later."""
     found = culprit_between(logged(run, 1), logged(run, 2), "loss")
     assert (found.line, found.kind) == (marked(HERE, run.__name__), "constant"), found.text
-    assert found.text.endswith("the reference divided by 2 here, this by 1")
+    assert found.text.endswith("the reference divided by 2 here, the candidate by 1")
 
 
 def in_turns(number: float) -> None:

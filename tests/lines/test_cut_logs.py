@@ -48,7 +48,7 @@ def test_what_comes_before_the_end_of_a_log_is_blamed() -> None:
     """An operation that both logs have shows what it shows in whole logs."""
     found = culprit(log_of(wrong=1), log_of(6))
     assert found is not None
-    assert "the reference multiplied by 1.5 here, this by 1.25" in found.text
+    assert "the reference multiplied by 1.5 here, the candidate by 1.25" in found.text
     assert culprit(log_of(wrong=3), log_of(6)) is None
 
 

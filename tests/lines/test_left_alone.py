@@ -53,7 +53,7 @@ for step in range(2):
     ("form", "words"),
     [
         ("dropped", "its result is dropped, the reference goes on with that"),
-        ("unmoved", "here, the candidate leaves it as it was"),
+        ("unmoved", "here, a line that the candidate never runs"),
         ("frozen", "weight is in no group here, in the reference it is in one"),
     ],
 )

@@ -127,7 +127,9 @@ def test_another_constant_is_named_with_both(parity_here: ParityIn) -> None:
     slower = of(right, betas=(0.9, 0.99))
     found = verdict(parity_here(Cell(sequence="train2")), slower, of(right, betas=(0.9, 0.95)))
     assert found.culprit is not None
-    assert "the reference sets it to (0.9, 0.95), this to (0.9, 0.99)" in found.culprit.text
+    assert (
+        "the reference sets it to (0.9, 0.95), the candidate to (0.9, 0.99)" in found.culprit.text
+    )
 
 
 # On shards, a line of one rank is named by day.

@@ -79,7 +79,8 @@ def test_the_text_says_both_constants(parity_in: ParityIn) -> None:
     assert found is not None
     assert found.text == (
         "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at "
-        f"{found.file}:{marked(LOOP, 'clip')}: the reference multiplied by 0.3 here, this by 100.0"
+        f"{found.file}:{marked(LOOP, 'clip')}: the reference multiplied by 0.3 here, "
+        "the candidate by 100.0"
     )
     assert found.constants == {
         "candidate": {"constant 1": "100.0"},

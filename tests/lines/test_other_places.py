@@ -24,4 +24,4 @@ def log_of(factor: float | None) -> OperationLog:
 def test_a_constant_of_a_library_is_told_with_its_function() -> None:
     """The next update decays the weight, by an operation that is none of this line."""
     found = culprit_between(log_of(1.25), log_of(None))
-    assert "the reference multiplied by 0.75 in AdamW.step, this by 1.25" in found.text
+    assert "the reference multiplied by 0.75 in AdamW.step, the candidate by 1.25" in found.text

@@ -57,7 +57,7 @@ def test_two_logs_name_the_line(
     """And the one with the other constants, whatever the script is started with."""
     said = compared(ours, theirs, capsys)
     line = f"loop.py:{marked(LOOP, 'clip')}"
-    assert f"{line}: the reference multiplied by 0.3 here, this by 100.0" in said
+    assert f"{line}: the reference multiplied by 0.3 here, the candidate by 100.0" in said
     assert 0 < (ours / "operations0.json").stat().st_size < 1024 * operations(ours)
 
 

@@ -49,7 +49,7 @@ def culprit(
     """A clip at 100 for 0.3, in line 69 of train.py, with every field."""
     fields: dict[str, Any] = {
         "text": "first wrong value: aten.mul.Tensor in clip_grad_norm_, called at train.py:69: "
-        "the reference multiplied by 0.3 here, this by 100.0",
+        "the reference multiplied by 0.3 here, the candidate by 100.0",
         "kind": "constant",
         "operation": "aten.mul.Tensor",
         "function": "train",

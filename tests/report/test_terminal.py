@@ -522,7 +522,7 @@ def test_the_culprit_stands_below_its_reason(session, mode):
         [
             "  F param differs",
             "    first wrong value: aten.mul.Tensor in clip_grad_norm_, called at",
-            "      train.py:69: the reference multiplied by 0.3 here, this by 100.0",
+            "      train.py:69: the reference multiplied by 0.3 here, the candidate by 100.0",
             "    test_it.py::test_it[[]1]",
         ]
     )

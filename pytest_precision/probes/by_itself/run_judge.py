@@ -73,7 +73,7 @@ class RunJudge(LoopEvents):
             return
         self._told.add(words)
         name = "" if subject is None else self.run.name_of(subject)
-        name += f", as {more} more," if more else ""
+        name += f" (and {more} more)" if more else ""
         text = words.format(name=name, step=self.run.step)
         self.remarks.append(Remark(self.rule, self.kind, text, fails=self.fails))
 

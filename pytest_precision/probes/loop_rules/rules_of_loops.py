@@ -188,7 +188,7 @@ class LoopRules(LoopEvents):
             return
         self._told.add(words)
         first = self._reader.names.of(tensors[0]) or "a tensor that no module holds"
-        more = f", as {len(tensors) - 1} more," if len(tensors) > 1 else ""
+        more = f" (and {len(tensors) - 1} more)" if len(tensors) > 1 else ""
         self.broken.append((kind, f"{first}{more} {words.format(self._reader.step)}"))
 
 

@@ -18,13 +18,13 @@ from pytest_precision.trace.broken_rules import BrokenRules
 from pytest_precision.trace.recording import Recording
 
 WORDS = {
-    "steps_twice": "0.weight, as 3 more, was updated at step 4 by the gradient of the step before",
-    "never_zeroed": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
-    "zeroed_in_part": "2.weight, as 1 more, was updated at step 2 by a gradient that was added",
-    "zeroed_at_first": "0.weight, as 3 more, was updated at step 2 by a gradient that was added",
+    "steps_twice": "0.weight (and 3 more) was updated at step 4 by the gradient of the step before",
+    "never_zeroed": "0.weight (and 3 more) was updated at step 2 by a gradient that was added",
+    "zeroed_in_part": "2.weight (and 1 more) was updated at step 2 by a gradient that was added",
+    "zeroed_at_first": "0.weight (and 3 more) was updated at step 2 by a gradient that was added",
     "steps_past_the_scaler": "was updated at step 2 by a gradient that is not finite",
-    "updates_the_scaler_before_the_step": "as 3 more, was divided by the loss scale twice",
-    "unscales_each_microbatch": "0.weight, as 3 more, was divided by the loss scale twice",
+    "updates_the_scaler_before_the_step": "(and 3 more) was divided by the loss scale twice",
+    "unscales_each_microbatch": "0.weight (and 3 more) was divided by the loss scale twice",
     "decays_what_has_no_gradient": "was moved at step 2 by AdamW, though it had no gradient",
 }
 """A loop that breaks a rule, and what is said of it."""

@@ -30,7 +30,7 @@ def detached_by_one(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     shared = {value.digest for call in before for value in (*call.read, *call.results)}
     for detach in _beside(theirs, mine):
         if _detached(detach) in shared and _explains(detach, wrong, theirs, mine):
-            words = f"the reference cuts the gradient off{detach.at}, this passes it on"
+            words = f"the reference cuts the gradient off{detach.at}, the candidate passes it on"
             return ErrorKind("missing", words, detach)
     return None
 

@@ -95,4 +95,4 @@ def constant_words(
     verb = VERBS.get(call.base, "gave")
     by = "by " if call.base in ("mul", "div") else ""
     their_words, our_words = (", ".join(each.text for each in side) for side in (theirs, ours))
-    return f"the reference {verb} {their_words} {place}, this {by}{our_words}"
+    return f"the reference {verb} {their_words} {place}, the candidate {by}{our_words}"

@@ -37,7 +37,7 @@ def written_by_reference(
         return None
     for call in reversed(ReferenceLookup(reference).makers.get(digests[1], [])):
         if call.line is not None and call.line.is_users and call.line not in lines:
-            words = f"the reference writes {differing} here, the candidate leaves it as it was"
+            words = f"the reference writes {differing} here, a line that the candidate never runs"
             return worded.of_operation(call, ErrorKind("missing", words, call), root, rank=None)
     return None
 

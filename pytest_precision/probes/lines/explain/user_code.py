@@ -67,13 +67,15 @@ class SetOtherwise(NamedTuple):
         if self.when and self.mine is not None:
             return f"set to {self.mine.value}{self.when}, by the reference after it"
         if self.when and self.theirs is not None:
-            return f"the reference sets it to {self.theirs.value}{self.when}, this after it"
+            return (
+                f"the reference sets it to {self.theirs.value}{self.when}, the candidate after it"
+            )
         if self.mine is None:
             assert self.theirs is not None
             return f"the reference sets it to {self.theirs.value}, the candidate does not"
         if self.theirs is None:
             return f"set to {self.mine.value}, which the reference does not"
-        return f"the reference sets it to {self.theirs.value}, this to {self.mine.value}"
+        return f"the reference sets it to {self.theirs.value}, the candidate to {self.mine.value}"
 
 
 def set_otherwise(
