@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from pytest_precision._torch.dispatch import is_on_cpu, memory_on_cpu
 from pytest_precision.engine.observation import Chunk, Place
 from pytest_precision.trace.lin8_definition import MODULUS, SIZES_FROM, splitmix
 from pytest_precision.trace.lin8_keys import HOST_DEVICE
-from pytest_precision.trace.lin8_sums import DigestedPart, sums_for
+from pytest_precision.trace.lin8_sums import ByteSums, DeviceSums, DigestedPart, HostSums
 
 LIN8 = "lin8-128"
 """Name of this digest in the header of a recording."""
@@ -94,6 +95,19 @@ def partial_digests(parts: Sequence[DigestedPart]) -> list[str]:
         for row, number in enumerate(numbers):
             texts[number] = text[TEXT_LENGTH * row : TEXT_LENGTH * (row + 1)]
     return texts
+
+
+def sums_for(device: torch.device, parts: int) -> ByteSums:
+    """Return what adds up the bytes of so many parts that lie on a device."""
+    if device == HOST_DEVICE:
+        return HostSums(parts)
+    if device.type == "cuda" and torch.version.cuda and find_spec("triton"):
+        # Only here, since it imports Triton.
+        from pytest_precision.trace.lin8_triton import TritonSums, computes_the_definition
+
+        if computes_the_definition(device):
+            return TritonSums(parts, device)
+    return DeviceSums(parts, device)
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:

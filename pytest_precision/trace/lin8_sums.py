@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from importlib.util import find_spec
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -64,19 +63,6 @@ class ShortRun(NamedTuple):
 
 ByteAxis = tuple[int, int, int]
 """Of one axis, the extent of the whole, and offset and size of a block in it."""
-
-
-def sums_for(device: torch.device, parts: int) -> ByteSums:
-    """Return what adds up the bytes of so many parts that lie on a device."""
-    if device == HOST_DEVICE:
-        return HostSums(parts)
-    if device.type == "cuda" and torch.version.cuda and find_spec("triton"):
-        # Only here, since it imports Triton.
-        from pytest_precision.trace.lin8_triton import TritonSums, computes_the_definition
-
-        if computes_the_definition(device):
-            return TritonSums(parts, device)
-    return DeviceSums(parts, device)
 
 
 class ByteSums:
