@@ -22,6 +22,13 @@ PARTITIONED = (
 )
 """Advice where ranks hold other values of a tensor that no module holds."""
 
+REDUCED_IN_COPIES = (
+    "If the ranks reduce copies of their gradients, as a sharded optimizer does, and leave these "
+    "as they are, declare reduced_grad=unchecked(reason=...): final_grad has what the optimizer "
+    "reads."
+)
+"""Advice where ranks hold other gradients after the reduction."""
+
 
 def disagreement(case: Case, first: Finding) -> Ruling:
     """Return a failed outcome that describes the difference `first` and names the code at fault.
@@ -124,6 +131,8 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         yield from (
             f"  {manifest.again(str(step))}" for manifest in manifests if not manifest.is_imported
         )
+    if (finding.problem, finding.pair.kind) == ("replicas", "reduced_grad"):
+        yield REDUCED_IN_COPIES
     for side in closer.sides:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 

@@ -87,7 +87,7 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
     for cell in cells:
         for check in cell.checks:
             if check.status in chosen_statuses:
-                text = _text(cell, check)
+                text = text_of(cell, check)
                 kind = _kind(check, text)
                 reason = reasons.setdefault(kind, Reason(check.status, text, kind))
                 reason.texts.add(text)
@@ -100,10 +100,11 @@ def fold(cells: Iterable[CellResult], statuses: Iterable[str]) -> list[Reason]:
 def kinds_of(cell: CellResult) -> set[tuple[object, ...]]:
     """Return how a test failed, to compare tests: equal sets mean that they failed alike."""
     failing = [check for check in cell.checks if check.status in FAILING]
-    return {_kind(check, _text(cell, check)) for check in failing}
+    return {_kind(check, text_of(cell, check)) for check in failing}
 
 
-def _text(cell: CellResult, check: CheckResult) -> str:
+def text_of(cell: CellResult, check: CheckResult) -> str:
+    """Return the reason of a check without the name of its cell."""
     return check.reason.removeprefix(f"{cell_of(cell.nodeid)}: ")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_precision.report.cell_result import CellResult
-from pytest_precision.report.reasons import fold
+from pytest_precision.report.reasons import fold, text_of
 from pytest_precision.report.status import FAILING, STATUSES
 
 # What pytest's lines of a message begin with.
@@ -32,7 +32,8 @@ def shorten(reporter: pytest.TerminalReporter, cells: Iterable[CellResult]) -> N
     for report in reporter.getreports("failed"):
         first = firsts.get(report.nodeid)
         if first is not None and report.when == "call":
-            report.longrepr = f"like {first.partition('::')[2]} (-v: whole)"
+            nodeid, figures = first
+            report.longrepr = f"like {nodeid.partition('::')[2]} (-v: whole){figures}"
         elif brief := getattr(report, "precision_brief", []):
             _show(report.longrepr, brief, reporter.config.get_terminal_writer().fullwidth)
 
@@ -74,11 +75,12 @@ def _wrapped(text: str, width: int) -> list[str]:
     )
 
 
-def _firsts(cells: Iterable[CellResult]) -> dict[str, str]:
-    """Map each test that failed like an earlier one to the node id of that earlier test."""
+def _firsts(cells: Iterable[CellResult]) -> dict[str, tuple[str, str]]:
+    """Map each test that failed like an earlier one to that one, and to its own other figures."""
     alone = [cell for cell in cells if sum(STATUSES[c.status].failing for c in cell.checks) == 1]
     return {
-        cell.nodeid: reason.cells[0].nodeid
+        cell.nodeid: (reason.cells[0].nodeid, "" if text == reason.text else f", but {text}")
         for reason in fold(alone, FAILING)
-        for cell in reason.cells[1:]
+        for cell, check in [*zip(reason.cells, reason.checks, strict=True)][1:]
+        for text in [text_of(cell, check)]
     }

@@ -495,6 +495,18 @@ def test_failures_with_one_cause_are_short(session) -> None:
     assert len(text) < 10_000
 
 
+def test_a_failure_with_other_figures_says_them(session) -> None:
+    """Else a run that is nearly right looks like one in which a mend had no effect."""
+    source = HEAD + (
+        "@cells(seed=[1, 2, 3])\n"
+        "def test_it(axes, check): check('fail', f'loss is 0.{min(axes[\"seed\"], 2)}, not 0.5')\n"
+    )
+    lines = session(source).outlines
+    assert [line for line in lines if line.startswith("like ")] == [
+        "like test_it[1] (-v: whole), but loss is 0.2, not 0.5",
+    ] * 2
+
+
 def test_v_shows_every_failure_whole(session) -> None:
     """As do JUnit files, whose readers look at one test."""
     found = session(MANY, "-v", "--junit-xml=junit.xml")

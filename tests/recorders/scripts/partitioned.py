@@ -19,9 +19,10 @@ from pytest_precision import Cell, script
 class FlatAdamW:
     """Updates this rank's part of all parameters, which lie one after the other with padding."""
 
-    def __init__(self, model: nn.Module, planted: str = "") -> None:
-        self.named = [*model.module.named_parameters()]
+    def __init__(self, model: nn.Module, planted: str = "", *, reduces: bool = False) -> None:
+        self.named = [*model.named_parameters()]
         self.planted = planted
+        self.reduces = reduces
         self.shard = nn.Parameter(self._part([p.detach() for _, p in self.named]))
         if planted.startswith("other values"):
             self.shard.data += 1
@@ -35,7 +36,12 @@ class FlatAdamW:
 
     def step(self) -> None:
         """Update the shard, and gather the shards of all ranks into the parameters."""
-        self.shard.grad = self._part([p.grad for _, p in self.named])
+        gradients = [p.grad for _, p in self.named]
+        if self.reduces:
+            gradients = [gradient / dist.get_world_size() for gradient in gradients]
+            for gradient in gradients:
+                dist.all_reduce(gradient)
+        self.shard.grad = self._part(gradients)
         if self.planted == "last rank forgets its gradients" and dist.get_rank():
             self.shard.grad.zero_()
         self.inner.step()
@@ -85,8 +91,17 @@ def replicated(cell: Cell, record: unchanged.Record) -> None:
 def flat(cell: Cell, record: unchanged.Record, planted: str = "", *, located: bool = True) -> None:
     """Every rank updates its part of a flat tensor."""
     model = DistributedDataParallel(unchanged.Net())
-    optimizer = FlatAdamW(model, planted)
+    optimizer = FlatAdamW(model.module, planted)
     with record(locate=optimizer.locate if located else None):
+        train(model, optimizer)
+
+
+@script
+def unwrapped(cell: Cell, record: unchanged.Record) -> None:
+    """As `flat`, of a model without a wrapper: copies of its gradients are reduced."""
+    model = unchanged.Net()
+    optimizer = FlatAdamW(model, reduces=True)
+    with record(locate=optimizer.locate):
         train(model, optimizer)
 
 
