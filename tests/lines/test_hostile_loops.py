@@ -64,7 +64,7 @@ def test_an_optimizer_of_lists_is_followed_tensor_by_tensor(parity_here: ParityI
     """Its constant is compared with the reference's."""
     found = culprit(parity_here(Cell(sequence="train3")), LOOP, "lists")
     assert (found.line, found.kind) == (marked(LOOP, "lists"), "constant"), found.text
-    assert "the reference added -0.01 here, this -0.02" in found.text
+    assert "the reference added -0.01 here, the candidate -0.02" in found.text
 
 
 def test_a_wrapper_is_followed_into_what_it_holds(parity_here: ParityIn) -> None:
