@@ -125,7 +125,7 @@ class RankPool:
             name: name of the function in messages, if not its own.
             modules: the files of the user's modules that the ranks have imported, in this job and
                 before it, are added here.
-            output: the end of what each rank printed is added here, by rank.
+            output: the end of what each rank printed is added here, by rank; it is read only then.
             kwargs: keyword arguments of each call.
 
         Returns:
@@ -147,13 +147,7 @@ class RankPool:
         job = Job.of(function, args, kwargs, name)
         key = world_size, needs or Needs()
         with self._lock:
-            return self._run(
-                key,
-                job,
-                seconds,
-                set() if modules is None else modules,
-                {} if output is None else output,
-            )
+            return self._run(key, job, seconds, set() if modules is None else modules, output)
 
     def _run(
         self,
@@ -161,7 +155,7 @@ class RankPool:
         job: Job,
         seconds: float,
         modules: set[ModuleFile],
-        output: dict[int, str],
+        output: dict[int, str] | None,
     ) -> list[Any]:
         __tracebackhide__ = True
         needs = key[1]
@@ -179,7 +173,8 @@ class RankPool:
             self._groups.pop(key).kill()
             raise
         modules |= group.modules
-        output |= group.output
+        if output is not None:
+            output |= group.output
         if self.mode == "fresh" or needs.fresh or needs.launched:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:
