@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_precision._usage import usage_error
 from pytest_precision._visible import visible
-from pytest_precision.commands import add_command, add_force, say
+from pytest_precision.commands import add_command, add_force, note, say
 from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.merge import merge
 from pytest_precision.report.read import Report, read_report
@@ -101,8 +101,10 @@ def compare(args: argparse.Namespace) -> int:
     return 1 if changes.new else 0
 
 
-def _merged(args: argparse.Namespace) -> dict[str, Any]:
-    return merge({str(path): read_report(path) for path in args.reports})
+def _contents(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the content of the report that was named, or of several as one."""
+    contents = {str(path): read_report(path) for path in args.reports}
+    return merge(contents) if len(args.reports) > 1 else contents[str(args.reports[0])]
 
 
 def _merge(args: argparse.Namespace) -> str:
@@ -110,10 +112,13 @@ def _merge(args: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
     from pytest_precision.report.report_files import expect_reports_free, report_in
 
-    merged = _merged(args)
+    merged = merge({str(path): read_report(path) for path in args.reports})
     expect_reports_free(args.out, "--out", args.force)
     args.out.mkdir(parents=True, exist_ok=True)
     report_in(args.out, args.force).put(encode(merged).decode() + "\n")
+    lost = Report.of(merged).lost_shards
+    if lost:
+        note(f"not finished: {lost}")
     return str(write_page(args.out, force=args.force))
 
 
@@ -127,7 +132,7 @@ def _html(args: argparse.Namespace) -> str:
 def _summary(args: argparse.Namespace) -> str:
     from pytest_precision.report.summary import markdown_summary
 
-    report = Report.of(_merged(args))
+    report = Report.of(_contents(args))
     if args.since is None:
         return markdown_summary(report)
     from pytest_precision.report.changed_cells import ChangedCells
@@ -139,7 +144,7 @@ def _summary(args: argparse.Namespace) -> str:
 def _annotations(args: argparse.Namespace) -> str:
     from pytest_precision.report.annotations import workflow_commands
 
-    return "\n".join(workflow_commands(Report.of(_merged(args))))
+    return "\n".join(workflow_commands(Report.of(_contents(args))))
 
 
 def _history(args: argparse.Namespace) -> str:
@@ -152,10 +157,10 @@ def _history(args: argparse.Namespace) -> str:
 def _sarif(args: argparse.Namespace) -> str:
     from pytest_precision.report.sarif import log, reasons
 
-    return json.dumps(log(reasons(Report.of(_merged(args)))), indent=2)
+    return json.dumps(log(reasons(Report.of(_contents(args)))), indent=2)
 
 
 def _counts(args: argparse.Namespace) -> str:
     from pytest_precision.report.summary import counts
 
-    return counts(Report.of(_merged(args)))
+    return counts(Report.of(_contents(args)))

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from pytest_precision.report.json_file import SCHEMA_VERSION
+from pytest_precision.report.shards import say_lost, shards_in
 
 AXIS = "report"
 """The axis that tells cells apart which several reports have: those of two machines, say."""
@@ -17,6 +18,7 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Join the contents of several report.json files into one.
 
     If two of them have the same cell, all cells get one more axis with the name of their report.
+    The result is not finished if there is no report of a shard of the same matrix.
 
     Args:
         reports: name to the content of report.json, as `read_report` returns it.
@@ -24,10 +26,13 @@ def merge(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     nodeids = {name: {entry["nodeid"] for entry in data["cells"]} for name, data in reports.items()}
     twice = any(count > 1 for count in Counter(chain.from_iterable(nodeids.values())).values())
     planned = [data["planned"] for data in reports.values()]
+    shards = shards_in(reports.values())
+    lost = bool(say_lost(shards))
     return {
         "schema": SCHEMA_VERSION,
-        "finished": all(data["finished"] for data in reports.values()),
-        "planned": None if None in planned else sum(planned),
+        "finished": not lost and all(data["finished"] for data in reports.values()),
+        "planned": None if lost or None in planned else sum(planned),
+        **({"shards": [[*shard] for shard in shards]} if shards else {}),
         **_longest([data["seconds"] for data in reports.values() if "seconds" in data]),
         "environment": _environment([data["environment"] for data in reports.values()]),
         "cells": [

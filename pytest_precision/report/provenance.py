@@ -52,6 +52,17 @@ def differing(sides: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str
     }
 
 
+def earlier_of(flags: Mapping[str, Any]) -> str:
+    """Say with which commit and interpreter each side was also compared; empty if with none.
+
+    Args:
+        flags: the plugin's options, as `environment` has them.
+    """
+    words = {"against": "at the commit", "against_python": "under the interpreter"}
+    named = [f"{text} {flags[name]}" for name, text in words.items() if flags.get(name)]
+    return f"each side was also compared with itself {' '.join(named)}" if named else ""
+
+
 def version_of(package: str) -> str:
     """Return the version of an installed package; empty if it is not installed."""
     try:

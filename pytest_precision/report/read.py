@@ -13,6 +13,7 @@ from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.described import expect_described
 from pytest_precision.report.json_file import SCHEMA_VERSION
 from pytest_precision.report.report_files import JSON_NAME
+from pytest_precision.report.shards import say_lost, shards_in
 from pytest_precision.report.status import count
 
 
@@ -26,6 +27,7 @@ class Report:
         seconds: duration of the session; where an old report does not say it, that of all tests.
         environment: as in the file.
         cells: in the order of the files and of their matrices.
+        lost_shards: of which shards a merged report has no cells, in words; empty if of none.
     """
 
     finished: bool
@@ -33,6 +35,7 @@ class Report:
     seconds: float
     environment: Mapping[str, Any]
     cells: tuple[CellResult, ...]
+    lost_shards: str = ""
 
     @property
     def failing(self) -> list[CellResult]:
@@ -48,14 +51,18 @@ class Report:
     def ran(self) -> str:
         """A phrase on how many of the planned tests ran."""
         planned = "an unknown number" if self.planned is None else self.planned
-        return f"{count(len(self.cells), 'cell')} of {planned} ran"
+        ran = f"{count(len(self.cells), 'cell')} of {planned} ran"
+        return f"{ran}; {self.lost_shards}" if self.lost_shards else ran
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
         """Make a report from the content of a report.json that `read_report` returned."""
         cells = sorted(_cells(data["cells"]), key=lambda cell: cell.position)
         seconds = data.get("seconds", sum(cell.seconds for cell in cells))
-        return cls(data["finished"], data["planned"], seconds, data["environment"], tuple(cells))
+        # The report of one session says nothing of the other shards.
+        lost = say_lost(shards_in([data])) if "shards" in data else ""
+        environment = data["environment"]
+        return cls(data["finished"], data["planned"], seconds, environment, tuple(cells), lost)
 
 
 def read_report(path: Path) -> dict[str, Any]:

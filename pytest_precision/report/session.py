@@ -16,7 +16,7 @@ from pytest_precision.registered import ReporterSpec, expect_specs, resolved
 from pytest_precision.report import terminal
 from pytest_precision.report.collect import Results
 from pytest_precision.report.json_file import JsonFile
-from pytest_precision.report.provenance import environment, session_run
+from pytest_precision.report.provenance import earlier_of, environment, session_run
 from pytest_precision.report.report_files import expect_reports_free, page_in, unusable
 from pytest_precision.report.shortened import shorten
 from pytest_precision.report.status import count, duration
@@ -154,8 +154,10 @@ class SessionReport:
         if self._file is not None and self._file.problem:
             problems.append(self._file.problem)
         seconds = time.monotonic() - self._started
-        bare = self._environment.get("flags", {}).get("probes") == "none"
-        terminal.write_summary(reporter, self.results, seconds, problems, self._lines, bare=bare)
+        flags = self._environment.get("flags", {})
+        lines = [*filter(None, [earlier_of(flags)]), *self._lines]
+        bare = flags.get("probes") == "none"
+        terminal.write_summary(reporter, self.results, seconds, problems, lines, bare=bare)
 
 
 INTERVAL = 30.0

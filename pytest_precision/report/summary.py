@@ -17,6 +17,7 @@ from pytest_precision._visible import visible
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.grid import by_test, fixed, grid
 from pytest_precision.report.page.doc_links import of_kind
+from pytest_precision.report.provenance import earlier_of
 from pytest_precision.report.read import Report
 from pytest_precision.report.reasons import Reason, fold, not_compared, unread_axes
 from pytest_precision.report.sharing import explain
@@ -64,6 +65,9 @@ def _sections(report: Report) -> Iterator[str]:
     counts = Counter(cell.status for cell in cells)
     words = [f"{counts[name]} {STATUSES[name].word}" for name in STATUSES if counts[name]]
     yield f"{', '.join(words) or 'No cell ran'} in {duration(report.seconds)}.\n"
+    earlier = earlier_of(report.environment.get("flags", {}))
+    if earlier:
+        yield f"\n**In time:** {_inert(earlier)}.\n"
     if not report.finished:
         yield f"\n**Not finished:** {report.ran}.\n"
     links = SummaryLinks.of(report.environment, os.environ)

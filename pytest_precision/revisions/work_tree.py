@@ -56,11 +56,22 @@ def commit_of(repository: Path, revision: str) -> str:
             repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}"
         )
     except RevisionError:
-        shallow = git(repository, "rev-parse", "--is-shallow-repository") == "true"
-        advice = "git fetch --unshallow" if shallow else "git log --oneline lists them"
-        raise RevisionError(
-            expected_but_got(f"a commit of {repository}", named("REVISION", revision), advice)
-        ) from None
+        wrong = expected_but_got(
+            f"a commit of {repository}", named("REVISION", revision), _to_have(repository, revision)
+        )
+        raise RevisionError(wrong) from None
+
+
+def _to_have(repository: Path, revision: str) -> str:
+    """Return the commands after which a repository has a revision that it lacks."""
+    remotes = git(repository, "remote").splitlines()
+    for remote in remotes:
+        branch = revision.removeprefix(f"{remote}/")
+        if branch != revision:
+            return f"git fetch {remote} {branch}:refs/remotes/{revision}"
+    if git(repository, "rev-parse", "--is-shallow-repository") == "true":
+        return "git fetch --unshallow"
+    return "git log --oneline lists them"
 
 
 @contextmanager

@@ -35,6 +35,25 @@ def test_shards_become_one_page(in_folder: Path, capsys: pytest.CaptureFixture[s
     assert len(json.loads(Path("all/report.json").read_text())["cells"]) == 2
 
 
+def test_a_merge_says_which_shard_is_lost(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the screen, on the page and in the outcome; the report of a shard alone is what it is."""
+    name = report(in_folder / "a", outcome="pass")
+    file = in_folder / "a" / "report.json"
+    content = json.loads(file.read_text())
+    content["environment"]["flags"] = {"shard": [1, 2]}
+    file.write_text(json.dumps(content))
+    assert main(["report", "merge", name, "--out", "all"]) == 0
+    lost = "there is no report of 1 of 2 shards: 2"
+    assert capsys.readouterr().err == f"pytest_precision: not finished: {lost}\n"
+    assert lost in Path("all/report.html").read_text()
+    assert main(["report", "counts", "all"]) == main(["report", "counts", name]) == 0
+    assert capsys.readouterr().out == (
+        "outcome=unfinished\ncells=1\nfailed=0\noutcome=passed\ncells=1\nfailed=0\n"
+    )
+
+
 def test_a_report_that_cannot_be_written_leaves_the_one_before(
     in_folder: Path, files_of_at_most: Callable[[int], None]
 ) -> None:

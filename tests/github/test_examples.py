@@ -48,7 +48,7 @@ def copied(project: Path, example: str, old: str = "", new: str = "") -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "example", ["github-workflow.yml", "github-since.yml", "github-action.yml"]
+    "example", ["github-workflow.yml", "github-since.yml", "github-action.yml", "github-cpu.yml"]
 )
 def test_a_workflow_is_accepted(project: Path, example: str) -> None:
     """With inputs that the workflow, or the action, that it uses has."""
@@ -71,9 +71,10 @@ def test_an_input_that_there_is_not_is_found(
     assert checks(copied(project, example, old, new)) == ["actionlint"]
 
 
-def test_twenty_lines_will_do() -> None:
+@pytest.mark.parametrize("example", ["github-workflow.yml", "github-cpu.yml"])
+def test_twenty_lines_will_do(example: str) -> None:
     """They are on the page as they are in the file."""
-    lines = (EXAMPLES / "github-workflow.yml").read_text()
+    lines = (EXAMPLES / example).read_text()
     assert len(lines.splitlines()) <= 20
     assert lines in PAGE.read_text()
 

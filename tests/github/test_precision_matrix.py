@@ -76,6 +76,19 @@ def test_a_shard_leaves_its_report_to_be_published(runner: Runner, suite: Path) 
     assert (runner.workspace / "precision-report/matrix-1-of-2/report.json").exists()
 
 
+@pytest.mark.slow
+def test_a_matrix_is_compared_with_a_commit(runner: Runner, suite: Path) -> None:
+    """Log and summary say with which."""
+    suite.touch()
+    git = ["git", "-C", str(runner.workspace), "-c", "user.name=A", "-c", "user.email=a@b.example"]
+    for words in (["init", "-q"], ["add", "test_suite.py"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    assert run(runner, suite, "pass", against="HEAD")
+    earlier = "each side was also compared with itself at the commit HEAD"
+    assert f"precision: {earlier}" in runner.log
+    assert f"**In time:** {earlier}.\n" in runner.summary.read_text()
+
+
 def test_without_a_gpu_nothing_runs(runner: Runner, suite: Path) -> None:
     """Neither is anything installed, nor a report missed."""
     assert not runner.action(ACTION, install="touch installed")

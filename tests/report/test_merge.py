@@ -32,6 +32,28 @@ def test_shards_are_one_report():
     assert (cut["finished"], cut["planned"]) == (False, 8)
 
 
+def test_a_lost_shard_leaves_the_report_unfinished():
+    """Reports say their share: all of a division must be there, in whatever order they join."""
+    first, second, third = (
+        content(entry("pass", number), flags={"shard": [number, 3]}) for number in (1, 2, 3)
+    )
+    alone = merge({"a": first})
+    validator().validate(alone)
+    assert (alone["finished"], alone["planned"]) == (False, None)
+    assert Report.of(alone).ran == (
+        "1 cell of an unknown number ran; there is no report of 2 of 3 shards: 2, 3"
+    )
+    assert Report.of(first).ran == "1 cell of 1 ran"
+    both = merge({"a": alone, "b": third})
+    assert Report.of(both).lost_shards == "there is no report of 1 of 3 shards: 2"
+    whole = merge({"ab": both, "c": second})
+    assert (whole["finished"], Report.of(whole).lost_shards) == (True, "")
+    strange = content(entry(), flags={"shard": [5, 2]})
+    assert merge({"a": strange, "b": content(flags={"shard": [1, 10**9]})})["shards"] == [
+        [1, 10**9]
+    ]
+
+
 def test_shards_take_as_long_as_the_longest():
     """Shards run at the same time; of an old report, the time of its tests is all that is known."""
     shards = [content(entry("pass", n)) | {"seconds": 10.0 * n} for n in (1, 2)]

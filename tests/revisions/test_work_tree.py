@@ -197,6 +197,23 @@ def test_a_shallow_clone_says_how_it_gets_more(repository: Repository, tmp_path:
         commit_of(shallow, "HEAD~1")
 
 
+def test_a_branch_of_a_remote_says_how_it_is_fetched(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """A checkout in CI has one commit; the command that the message gives is what helps."""
+    main = repository.commit("one")
+    repository.git("checkout", "-q", "-b", "change")
+    repository.commit("two")
+    clone = tmp_path / "clone"
+    repository.git("clone", "-q", "--depth", "1", f"file://{repository.root}", str(clone))
+    with pytest.raises(RevisionError) as refused:
+        commit_of(clone, "origin/main")
+    command = str(refused.value).rpartition("; ")[2]
+    assert command == "git fetch origin main:refs/remotes/origin/main"
+    repository.git("-C", str(clone), *command.split()[1:])
+    assert commit_of(clone, "origin/main") == main
+
+
 def test_a_folder_without_a_repository_is_refused(tmp_path: Path) -> None:
     """With what git says."""
     with pytest.raises(
