@@ -46,7 +46,7 @@ def test_a_lost_shard_leaves_the_report_unfinished():
     assert Report.of(first).ran == "1 cell of 1 ran"
     both = merge({"a": alone, "b": third})
     assert Report.of(both).lost_shards == "there is no report of 1 of 3 shards: 2"
-    whole = merge({"ab": both, "c": second})
+    whole = merge({"c": third, "a": first, "b": second})
     assert (whole["finished"], Report.of(whole).lost_shards) == (True, "")
     strange = content(entry(), flags={"shard": [5, 2]})
     assert merge({"a": strange, "b": content(flags={"shard": [1, 10**9]})})["shards"] == [
