@@ -135,7 +135,14 @@ def started(runner: Runner, suite: Path, **changes: str) -> subprocess.Popen[str
     """Start the step that runs the matrix, on cells that take for ever; wait until one runs."""
     suite.write_text(SUITE.format(body="time.sleep(3600)"))
     names = {"COVERAGE": "full", "DEVICE": "cpu", "BACKEND": "auto", "TIMEOUT": "300"}
-    rest = {"PYTHON": "python3", "PATHS": ".", "SHARD": "1/1", "SELECT": "", "MINUTES": "60"}
+    rest = {
+        "PYTHON": "python3",
+        "PATHS": ".",
+        "SHARD": "1/1",
+        "SELECT": "",
+        "AGAINST": "",
+        "MINUTES": "60",
+    }
     variables = names | rest | {"REPORT": "precision-report/matrix"} | changes
     (block,) = [
         block for block in runs(GITHUB / "actions" / ACTION / "action.yml") if "exec" in block
