@@ -31,6 +31,7 @@ from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 from pytest_precision.ranks.te_stand_in import stand_in, stand_in_running
+from pytest_precision.trace.remote_folder import OutFolder
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -162,14 +163,14 @@ def run(args: argparse.Namespace) -> int:
     script = args.script[0]
     speaks = is_first_rank() and not args.quiet
     with (
-        folder_for(args) as folder,
+        folder_for(args) as out,
         without_own_entry(),
         shown(visible(args.label or script), quiet=not speaks),
     ):
         if args.moved:
             move_imports(*args.moved)
-        done = _record_script(args, folder)
-        size = size_of_first_rank(folder)
+        done = _record_script(args, out)
+        size = size_of_first_rank(out.path)
     if args.moved:
         expect_moved(*args.moved)
     noun = "forward" if args.forward else "step"
@@ -181,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _record_script(args: argparse.Namespace, folder: Path) -> int:
+def _record_script(args: argparse.Namespace, out: OutFolder) -> int:
     """Record the script into a folder; return the number of its train steps.
 
     Raises:
@@ -199,11 +200,11 @@ def _record_script(args: argparse.Namespace, folder: Path) -> int:
         if args.forward:
             # The recorders of scores are loaded for this option alone.
             record_forwards = resolve_name(FORWARD_RECORDER)
-            return int(record_forwards(Path(file), arguments, folder, args.steps))
+            return int(record_forwards(Path(file), arguments, out.path, args.steps))
         return record_file(
             Path(file),
             arguments,
-            folder,
+            out,
             args.steps,
             tuple(dict.fromkeys(chain(*args.values))),
             local_grads=bool(args.see),
@@ -226,7 +227,7 @@ def _record_script(args: argparse.Namespace, folder: Path) -> int:
         parser.error(expected_but_got(room, error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
-        report_unfinished(folder, args.out)
+        report_unfinished(out.path, args.out)
         raise
 
 
