@@ -89,12 +89,18 @@ def add_to(commands: Any) -> None:
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that record other parts of a run: --forward, --only and --every."""
+    """Add the options that record other parts of a run, such as --forward and --only."""
     parser.add_argument(
         "--forward",
         action="store_true",
         help="record the forwards without gradients in place of train steps, each as a step: of a "
         "script that scores or generates, whether or not it trains",
+    )
+    parser.add_argument(
+        "--honest-ways",
+        action="store_true",
+        help="with --forward, also measure how far correct ways to score the same tokens are "
+        "apart, which `--criterion 'logprob=noise()'` of a comparison allows",
     )
     parser.add_argument(
         "--only",
@@ -157,6 +163,9 @@ def run(args: argparse.Namespace) -> int:
     if args.watch or args.replay:
         return watch_script(args)
     _expect_steps(args)
+    if args.honest_ways and not args.forward:
+        advice = "add --forward, or leave it out"
+        args.parser.error(expected_but_got("--forward with --honest-ways", "none", advice))
     expect_empty(args)
     _let_stand_in(args)
     before = threading.enumerate()
@@ -200,7 +209,8 @@ def _record_script(args: argparse.Namespace, out: OutFolder) -> int:
         if args.forward:
             # The recorders of scores are loaded for this option alone.
             record_forwards = resolve_name(FORWARD_RECORDER)
-            return int(record_forwards(Path(file), arguments, out.path, args.steps))
+            script = Path(file), arguments, out.path, args.steps
+            return int(record_forwards(*script, measures=args.honest_ways))
         return record_file(
             Path(file),
             arguments,

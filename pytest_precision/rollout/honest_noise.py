@@ -86,7 +86,8 @@ def recorded_noise(measured: Mapping[str, float], criterion: Noise) -> HonestNoi
         RecordingError: none was.
     """
     if not measured:
-        advice = "record it with show_scores(..., honest_ways=6), or use close(rtol=0, atol=)"
+        advice = "record it with show_scores(..., honest_ways=6) or record --forward "
+        advice += "--honest-ways, or use close(rtol=0, atol=)"
         expected = "a reference whose honest ways were measured, for noise()"
         raise RecordingError(expected_but_got(expected, "none of them", advice))
     return HonestNoise(dict(measured), criterion.safety)

@@ -65,7 +65,7 @@ def show_scores(
     if _open:
         shown = [*of_scores(scores, ids)]
         if honest_ways:
-            shown += _of_noise(scorer, ids, honest_ways, cast)
+            shown += of_noise(scorer, ids, honest_ways, cast)
         table = scorer.table
         delivered = any(declaration is not None for declaration in (cast, names, history))
         weights = [] if table is None else [*of_weights(table, declared, delivered=delivered)]
@@ -107,7 +107,7 @@ def of_scores(scores: Scores, sequences: Sequence[Tensor]) -> Iterator[Observati
         yield whole("margin", name, margins)
 
 
-def _of_noise(
+def of_noise(
     side: Scorer, sequences: list[Tensor], number: int, cast: Cast
 ) -> Iterator[Observation]:
     """Yield how far honest ways are apart, and the scores with a planted weight, for the bound."""
