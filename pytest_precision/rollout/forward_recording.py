@@ -16,13 +16,13 @@ from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.recorders.scripts.script_file import ended_well, run_file
 from pytest_precision.rollout.cached_prefixes import CachedPrefixes
 from pytest_precision.rollout.expected_weights import SyncTerms
-from pytest_precision.rollout.inference_weights import WeightTable
+from pytest_precision.rollout.inference_weights import WeightTable, active_adapters
 from pytest_precision.rollout.module_outputs import ModuleOutputs
 from pytest_precision.rollout.placed_rows import PlacedRows
 from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_recording import of_noise, of_scores
 from pytest_precision.rollout.scorer import Scorer, Scores
-from pytest_precision.rollout.shown_weights import of_weights
+from pytest_precision.rollout.shown_weights import of_table, of_weights
 from pytest_precision.trace.digests import digest
 from pytest_precision.trace.lin8 import additive_digest
 from pytest_precision.trace.reader import FORWARDS
@@ -77,7 +77,7 @@ class ForwardWatch:
         self.measures = measures
         self._within = False
         self._prefixes = CachedPrefixes()
-        self._weights: dict[int, tuple[list[str], list[Observation]]] = {}
+        self._weights: dict[int, tuple[object, list[Observation], list[Observation]]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -117,7 +117,8 @@ class ForwardWatch:
         finally:
             self._within = False
         rows.keep_cache(output)
-        self._recorder.add(shown, self._weights_of(module))
+        facts, weights = self._weights_of(module)
+        self._recorder.add([*shown, *facts], weights)
         return output
 
     def _noise_of(
@@ -135,17 +136,19 @@ class ForwardWatch:
             raise RecordingError(str(error)) from error
         self.measures = False
 
-    def _weights_of(self, module: nn.Module) -> list[Observation]:
-        """Return the weights of a module, shown anew only if their bytes are not those of before.
+    def _weights_of(self, module: nn.Module) -> tuple[list[Observation], list[Observation]]:
+        """Return what is said of a module's weights, and these.
 
+        They are read anew only if their bytes are not those of before, or other adapters compute.
         Versions of tensors would not tell: what is written through `.data` counts for none.
         """
         digests = [held_bytes(tensor) for tensor in (*module.parameters(), *module.buffers())]
-        before, shown = self._weights.get(id(module), ([], []))
-        if digests != before or not shown:
-            shown = [*of_weights(WeightTable.of(module), SyncTerms(), delivered=False)]
-            self._weights[id(module)] = digests, shown
-        return shown
+        state = digests, active_adapters(module)
+        if id(module) not in self._weights or self._weights[id(module)][0] != state:
+            table = WeightTable.of(module)
+            weights = [*of_weights(table, SyncTerms(), delivered=False)]
+            self._weights[id(module)] = state, [*of_table(table)], weights
+        return self._weights[id(module)][1:]
 
 
 def held_bytes(tensor: Tensor) -> str:

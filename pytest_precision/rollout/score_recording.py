@@ -21,7 +21,7 @@ from pytest_precision.rollout.score_check import ids_of
 from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_gates import with_planted
 from pytest_precision.rollout.scorer import Scorer, Scores
-from pytest_precision.rollout.shown_weights import of_weights
+from pytest_precision.rollout.shown_weights import of_table, of_weights
 from pytest_precision.trace.reader import SCORES
 
 IDS, MODULE, WAY, PLANTED = "ids", "module", "way", "planted"
@@ -67,6 +67,7 @@ def show_scores(
         if honest_ways:
             shown += of_noise(scorer, ids, honest_ways, cast)
         table = scorer.table
+        shown += [] if table is None else of_table(table)
         delivered = any(declaration is not None for declaration in (cast, names, history))
         weights = [] if table is None else [*of_weights(table, declared, delivered=delivered)]
         for recorder in _open:
