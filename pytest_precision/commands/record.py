@@ -164,8 +164,7 @@ def run(args: argparse.Namespace) -> int:
         return watch_script(args)
     _expect_steps(args)
     if args.honest_ways and not args.forward:
-        advice = "add --forward, or leave it out"
-        args.parser.error(expected_but_got("--forward with --honest-ways", "none", advice))
+        args.parser.error(expected_but_got("--forward with --honest-ways", "none", "add it"))
     expect_empty(args)
     _let_stand_in(args)
     before = threading.enumerate()
@@ -207,10 +206,9 @@ def _record_script(args: argparse.Namespace, out: OutFolder) -> int:
     file, *arguments = args.script
     try:
         if args.forward:
-            # The recorders of scores are loaded for this option alone.
-            record_forwards = resolve_name(FORWARD_RECORDER)
-            script = Path(file), arguments, out.path, args.steps
-            return int(record_forwards(*script, measures=args.honest_ways))
+            forwards = resolve_name(FORWARD_RECORDER)  # of scores, loaded for this option alone
+            options = {"measures": args.honest_ways}
+            return int(forwards(Path(file), arguments, out.path, args.steps, **options))
         return record_file(
             Path(file),
             arguments,

@@ -18,7 +18,7 @@ from pytest_precision.rollout.weight_causes import WEIGHT_NAME, bits_of, numbere
 MOST_PARTS = 4
 """Weights in a fused tensor whose orders are tried: queries, keys, values and a gate."""
 
-MOST_ROWS = 8
+WRITTEN_OUT = 8
 """Rows whose order is written out, as of experts; of more, it is said which are out of place."""
 
 
@@ -84,10 +84,10 @@ def _moved_words(actual: Tensor, expected: Tensor, noun: str) -> str:
     ranks = [np.argsort(rows, kind="stable") for rows in (ours, theirs)]
     if not np.array_equal(ours[ranks[0]], theirs[ranks[1]]):
         return ""
-    if len(ours) <= MOST_ROWS:
+    if len(ours) <= WRITTEN_OUT:
         places = np.empty(len(ours), dtype=int)
         places[ranks[0]] = ranks[1]
-        shown = listed([*map(str, places)], MOST_ROWS)
+        shown = listed([*map(str, places)], WRITTEN_OUT)
         return f"another order: {WEIGHT_NAME} holds its {noun}s in the order {shown}"
     moved = np.flatnonzero(ours != theirs)
     where = numbered(noun, int(moved[0]), int(moved[-1]) + 1)
