@@ -66,6 +66,7 @@ NO_NAMES = {
     "probes/races/perturb/delays.py": "names of torch's functions",
     "probes/races/perturb/rounding_noise.py": "names of torch's functions",
     "recipes/megatron/flat_shards.py": "names of parameters, with numbers of experts",
+    "trace/file_parts.py": "names of files",
     "trace/manifest.py": "the lines of an exception",
     "probes/baselines/baseline_files.py": "node ids of pytest, and the first lines of a file",
     "probes/by_itself/findings.py": "names of a scheduler's counters",

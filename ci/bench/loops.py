@@ -23,6 +23,7 @@ from measure import interleave, ratio
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.recorders.scripts.script_file import record_file, run_file
 from pytest_precision.recorders.scripts.script_recorder import record_script
+from pytest_precision.trace.remote_folder import OutFolder
 
 SCRIPT = Path(__file__).with_name("plain_script.py")
 STEPS = 3
@@ -49,7 +50,7 @@ class Runs:
 
     def recorded(self, values: range) -> None:
         """Run it under `python -m pytest_precision record`, without the command's process."""
-        record_file(SCRIPT, self._arguments, self._new(), STEPS, values)
+        record_file(SCRIPT, self._arguments, OutFolder(self._new()), STEPS, values)
 
     def cell(self) -> None:
         """Run it as a side of a cell that compares digests first."""

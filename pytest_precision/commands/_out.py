@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_precision._visible import visible
 from pytest_precision.commands._arguments import folder_argument
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.trace.remote_folder import RemoteFolder
+from pytest_precision.trace.remote_folder import OutFolder, RemoteFolder, recorded_into
 
 NEW_FOLDER = "a new or empty folder, the same for all ranks"
 
@@ -31,9 +31,14 @@ def expect_empty(args: argparse.Namespace) -> None:
         args.parser.error("the following arguments are required: --out")
     if not isinstance(args.out, Path):
         try:
-            args.out.expect_empty()
+            names = args.out.names()
         except RecordingError as error:
             args.parser.error(visible(str(error)))
+        if names:
+            got = f"--out={args.out}, which has {names[0]}"
+            args.parser.error(
+                visible(expected_but_got("a new or empty folder", got, "name another"))
+            )
         return
     try:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -54,13 +59,10 @@ def expect_empty(args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def folder_for(args: argparse.Namespace) -> Iterator[Path]:
-    """Yield the folder to record into; what is for an address is sent there at the end."""
-    if isinstance(args.out, Path):
-        yield args.out.absolute()  # the script may change the folder
-        return
+def folder_for(args: argparse.Namespace) -> Iterator[OutFolder]:
+    """Yield the folder to record into; what is for an address is sent there."""
     try:
-        with args.out.sent() as folder:
+        with recorded_into(args.out) as folder:
             yield folder
     except RecordingError as error:
         args.parser.error(visible(str(error)))

@@ -31,6 +31,7 @@ from pytest_precision.errors import RecordingError, expected_but_got, named
 from pytest_precision.ranks.code.python_path import without_own_entry
 from pytest_precision.ranks.code.relocation import expect_moved, move_imports
 from pytest_precision.ranks.te_stand_in import stand_in, stand_in_running
+from pytest_precision.trace.remote_folder import OutFolder
 
 STEPS = 10
 """Train steps that are recorded unless `--steps` says otherwise."""
@@ -88,12 +89,18 @@ def add_to(commands: Any) -> None:
 
 
 def _add_part_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that record other parts of a run: --forward, --only and --every."""
+    """Add the options that record other parts of a run, such as --forward and --only."""
     parser.add_argument(
         "--forward",
         action="store_true",
         help="record the forwards without gradients in place of train steps, each as a step: of a "
         "script that scores or generates, whether or not it trains",
+    )
+    parser.add_argument(
+        "--honest-ways",
+        action="store_true",
+        help="with --forward, also measure how far correct ways to score the same tokens are "
+        "apart, which `--criterion 'logprob=noise()'` of a comparison allows",
     )
     parser.add_argument(
         "--only",
@@ -156,20 +163,22 @@ def run(args: argparse.Namespace) -> int:
     if args.watch or args.replay:
         return watch_script(args)
     _expect_steps(args)
+    if args.honest_ways and not args.forward:
+        args.parser.error(expected_but_got("--forward with --honest-ways", "none", "add it"))
     expect_empty(args)
     _let_stand_in(args)
     before = threading.enumerate()
     script = args.script[0]
     speaks = is_first_rank() and not args.quiet
     with (
-        folder_for(args) as folder,
+        folder_for(args) as out,
         without_own_entry(),
         shown(visible(args.label or script), quiet=not speaks),
     ):
         if args.moved:
             move_imports(*args.moved)
-        done = _record_script(args, folder)
-        size = size_of_first_rank(folder)
+        done = _record_script(args, out)
+        size = size_of_first_rank(out.path)
     if args.moved:
         expect_moved(*args.moved)
     noun = "forward" if args.forward else "step"
@@ -181,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _record_script(args: argparse.Namespace, folder: Path) -> int:
+def _record_script(args: argparse.Namespace, out: OutFolder) -> int:
     """Record the script into a folder; return the number of its train steps.
 
     Raises:
@@ -197,13 +206,13 @@ def _record_script(args: argparse.Namespace, folder: Path) -> int:
     file, *arguments = args.script
     try:
         if args.forward:
-            # The recorders of scores are loaded for this option alone.
-            record_forwards = resolve_name(FORWARD_RECORDER)
-            return int(record_forwards(Path(file), arguments, folder, args.steps))
+            forwards = resolve_name(FORWARD_RECORDER)  # of scores, loaded for this option alone
+            options = {"measures": args.honest_ways}
+            return int(forwards(Path(file), arguments, out.path, args.steps, **options))
         return record_file(
             Path(file),
             arguments,
-            folder,
+            out,
             args.steps,
             tuple(dict.fromkeys(chain(*args.values))),
             local_grads=bool(args.see),
@@ -226,7 +235,7 @@ def _record_script(args: argparse.Namespace, folder: Path) -> int:
         parser.error(expected_but_got(room, error, advice))
     except (Exception, KeyboardInterrupt):
         report_script_alone(file)
-        report_unfinished(folder, args.out)
+        report_unfinished(out.path, args.out)
         raise
 
 

@@ -1,8 +1,9 @@
 """vLLM as a side of `parity.score`: its scores of prompts, and digests of what its workers hold.
 
 It uses `LLM.generate` with `prompt_logprobs`, and `LLM.apply_model`, which answers with a list of
-what each worker says, as the sources of vLLM define them at commit 003d3ee22261; and the sizes that
-`layers/linear.py` keeps at commit 0036d38de46c. No GPU has run it yet.
+what each worker says, as the sources of vLLM define them at commit 003d3ee22261; the sizes that
+`layers/linear.py` keeps at commit 0036d38de46c; and the experts of `layers/fused_moe/layer.py` at
+commit 0014ec6c58e1. No GPU has run it yet.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def vllm_side(llm: Any) -> Any:
     `VLLM_ALLOW_INSECURE_SERIALIZATION` is 1.
 
     Args:
-        llm: of one worker, or of several that share a model by tensor or pipeline parallelism.
+        llm: of one worker, or of several that share a model by tensor, expert or pipeline
+            parallelism.
     """
     scorer = resolve_name("pytest_precision.rollout.scorer:Scorer")
     return scorer(partial(vllm_scores, llm), weights=partial(worker_digests, llm))
@@ -69,8 +71,13 @@ def parts_of_worker(model: nn.Module) -> dict[str, list[WorkerPart]]:
     """Return what a model's state dict holds of each tensor; this runs in each worker."""
     parts = {}
     for name, tensor in model.state_dict().items():
-        owner = model.get_submodule(in_module(name)[0])
-        parts[name] = [*_parts(owner, tensor)]
+        path, leaf = in_module(name)
+        owner = model.get_submodule(path)
+        experts = [*_experts(owner)]
+        of_experts = bool(experts) and tensor.ndim > 0 and len(tensor) == len(experts)
+        parts[name] = [
+            *(_expert_parts(owner, leaf, tensor, experts) if of_experts else _parts(owner, tensor))
+        ]
     return parts
 
 
@@ -92,6 +99,66 @@ def _parts(owner: Any, tensor: Tensor) -> Iterator[WorkerPart]:
         yield WorkerPart.of(tensor, 0, rank * rows, size * rows)
     else:
         yield WorkerPart.of(tensor)
+
+
+HALVES = ("w13_weight", "w13_bias")
+"""Tensors of gates and of ups behind them, which tensor parallelism cuts each by itself."""
+
+CUT_IN_COLUMNS = "w2_weight"
+"""The tensor of experts whose last dimension tensor parallelism cuts."""
+
+
+def _experts(owner: Any) -> Iterator[int]:
+    """Yield the number in the model of each expert that a layer of this worker holds.
+
+    Raises:
+        ValueError: vLLM moves experts between workers, so that a place is that of no one expert.
+    """
+    number = getattr(owner, "local_num_experts", 0)
+    if number and getattr(owner, "enable_eplb", False):
+        advice = "start vLLM without --enable-eplb"
+        raise ValueError(expected_but_got("experts that stay where they are", "EPLB", advice))
+    places = getattr(owner, "expert_map", None)
+    if places is None:
+        yield from range(number)
+        return
+    by_place = {int(place): expert for expert, place in enumerate(places.tolist()) if place >= 0}
+    yield from (by_place[place] for place in range(number))
+
+
+def _expert_parts(
+    owner: Any, leaf: str, tensor: Tensor, experts: Sequence[int]
+) -> Iterator[WorkerPart]:
+    """Yield the parts of a stack of experts: neighbours together, gates and ups by themselves.
+
+    Under expert parallelism a worker holds some experts as a whole; under tensor parallelism a part
+    of each.
+    """
+    rank, size = owner.tp_rank, owner.tp_size
+    shape = [owner.global_num_experts, *tensor.shape[1:]]
+    axis = tensor.ndim - 1 if leaf == CUT_IN_COLUMNS else 1
+    halves = 2 if leaf in HALVES else 1
+    cut = halves == 2 or leaf == CUT_IN_COLUMNS
+    length = tensor.shape[axis] // halves if cut else 0
+    if cut:
+        shape[axis] *= size
+    for first, end in _runs(experts):
+        rows = tensor[first:end]
+        for half in range(halves):
+            part = rows.narrow(axis, half * length, length) if cut else rows
+            offsets = [experts[first]] + [0] * (tensor.ndim - 1)
+            if cut:
+                offsets[axis] = (half * size + rank) * length
+            yield WorkerPart.placed(part, shape, offsets)
+
+
+def _runs(experts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first place and the end of each run of experts that follow each other."""
+    first = 0
+    for place in range(1, len(experts) + 1):
+        if place == len(experts) or experts[place] != experts[place - 1] + 1:
+            yield first, place
+            first = place
 
 
 REPLICAS = "num_kv_head_replicas"

@@ -43,8 +43,13 @@ class WorkerPart(NamedTuple):
         shape, offsets = [*part.shape], [0] * part.ndim
         if length is not None:
             shape[dimension], offsets[dimension] = length, start
+        return cls.placed(part, shape, offsets)
+
+    @classmethod
+    def placed(cls, part: Tensor, shape: Sequence[int], offsets: Sequence[int]) -> WorkerPart:
+        """Digest a part that lies at these offsets in a weight of this shape."""
         place = Chunk(tuple(offsets), tuple(part.shape))
-        digest = partial_digest(part.detach(), shape, place)
+        digest = partial_digest(part.detach(), [*shape], place)
         return cls(dtype_name(part.dtype), tuple(shape), place.offsets, place.sizes, digest)
 
 

@@ -45,7 +45,7 @@ class Recorder:
     Args:
         model: what is trained.
         optimizer: what updates it.
-        out: a new or empty folder, the same for all ranks.
+        out: a new or empty folder, the same for all ranks, or an address of fsspec.
         rank, world_size: of this process in training; those of torch's default process group
             unless given.
         steps: train steps to record.
@@ -119,7 +119,7 @@ class Recorder:
             caller = Path(sys._getframe(1).f_code.co_filename)
             manifest = Manifest.now(caller, [], steps, values, only=only, every=every)
             manifest = replace(manifest, command=())
-            self._run = RecordedRun(model, optimizer, _local_folder(out), manifest, rank_of)
+            self._run = RecordedRun(model, optimizer, folder_named(out), manifest, rank_of)
 
     def start(self) -> None:
         """Follow the loop from here on: call it before the first forward.
@@ -127,7 +127,7 @@ class Recorder:
         Raises:
             RuntimeError: this recorder has started before, another one runs in this process, or a
             launcher has started several processes that have made no group yet.
-            RecordingError: the folder has files of something else, or cannot be made.
+            RecordingError: the folder has files of something else, or cannot be made or used.
         """
         if record.is_running or LoopWatch.is_running:
             expected = "one Recorder at a time in a process, or the command `record`,"
@@ -182,19 +182,6 @@ def _expect_trained(model: object, optimizer: object) -> None:
         got = named("optimizer", optimizer)
         advice = "give the one whose step() the loop calls, not what wraps it"
         raise TypeError(expected_but_got("a torch.optim.Optimizer", got, advice))
-
-
-def _local_folder(out: str | Path) -> Path:
-    """Return the absolute path of a folder.
-
-    Raises:
-        ValueError: it is an address of fsspec.
-    """
-    folder = folder_named(out)
-    if not isinstance(folder, Path):
-        advice = "record into a folder, and copy it there"
-        raise ValueError(expected_but_got("a folder of this machine", f"out={folder}", advice))
-    return folder.absolute()
 
 
 def _rank_of(rank: int | None, world_size: int | None) -> tuple[int, int] | None:

@@ -8,9 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_precision.rollout.inference_weights import SCALING, WeightTable
+from pytest_precision.rollout.inference_weights import SCALING, Weights, WeightTable
 
 _FACTOR = re.compile(r"(.+)\.lora_([AB])\.(?:(.+)\.)?weight")
+
+MAGNITUDE = "lora_magnitude_vector"
+"""What the lengths of the rows of a DoRA adapter are called, beside `lora_A`."""
+
+_BESIDE = re.compile(rf"\.({SCALING}|{MAGNITUDE})\.")
 
 NARROW = (torch.float16, torch.bfloat16)
 """Dtypes in which PEFT does not multiply factors on a CPU."""
@@ -25,6 +30,7 @@ class Adapter(NamedTuple):
         base: the weight without it.
         down, up: the factors A and B.
         scaling: what their product is multiplied by.
+        magnitude: of each row of the sum, in DoRA; None in LoRA.
     """
 
     name: str
@@ -33,6 +39,7 @@ class Adapter(NamedTuple):
     down: Tensor
     up: Tensor
     scaling: float
+    magnitude: Tensor | None = None
 
     def delta(self, scaling: float | None = None) -> Tensor:
         """Return what the adapter adds to the weight, as PEFT computes it, in its own dtype.
@@ -49,11 +56,19 @@ class Adapter(NamedTuple):
         return product if product.shape == self.base.shape else product.T
 
     def merged(self, *deltas: Tensor) -> Tensor:
-        """Return the weight with deltas added to it, each sum rounded once to its dtype."""
+        """Return the weight with deltas added to it, each sum rounded once to its dtype.
+
+        In DoRA each row of the sum has the length of its magnitude, as PEFT merges it: 4.4 of
+        arXiv 2402.09353.
+        """
         weight = self.base
         for delta in deltas:
             weight = (weight + delta).to(self.base.dtype)
-        return weight
+        if self.magnitude is None:
+            return weight
+        lengths: Tensor = torch.linalg.norm(weight, dim=1).to(weight.dtype)
+        factors = self.magnitude.flatten() / lengths
+        return (factors.view(-1, 1) * weight).to(self.base.dtype)
 
 
 def has_factors(table: WeightTable) -> bool:
@@ -74,7 +89,9 @@ def adapters_of(table: WeightTable) -> dict[str, list[Adapter]]:
         scaling = table.tensors.get(f"{layer}.{SCALING}.{adapter}", torch.tensor(1.0))
         if isinstance(base, Tensor) and isinstance(down, Tensor) and isinstance(up, Tensor):
             number = float(scaling) if isinstance(scaling, Tensor) else 1.0
-            adapter_of = Adapter(adapter, weight, base, down, up, number)
+            rows = table.tensors.get(name.replace(".lora_A", f".{MAGNITUDE}"))
+            magnitude = rows if isinstance(rows, Tensor) else None
+            adapter_of = Adapter(adapter, weight, base, down, up, number, magnitude)
             adapters.setdefault(weight, []).append(adapter_of)
     return adapters
 
@@ -89,7 +106,7 @@ def merged(table: WeightTable) -> WeightTable:
     tensors = {
         name: tensor
         for name, tensor in table.tensors.items()
-        if not _FACTOR.fullmatch(name) and f".{SCALING}." not in name
+        if not _FACTOR.fullmatch(name) and not _BESIDE.search(name)
     }
     for weight, adapters in adapters_of(table).items():
         for adapter in adapters:
@@ -98,3 +115,11 @@ def merged(table: WeightTable) -> WeightTable:
                 assert isinstance(tensor, Tensor)
                 tensors[weight] = adapter._replace(base=tensor).merged(adapter.delta())
     return table._replace(tensors=tensors)
+
+
+def merged_former(weights: Weights, active: tuple[str, ...] | None) -> Weights:
+    """Return former weights with their adapters, without those whose adapters are digests."""
+    names = (_FACTOR.fullmatch(name) for name, shown in weights.items() if isinstance(shown, str))
+    unknown = {f"{match[1]}.weight" for match in names if match}
+    tensors = {name: shown for name, shown in weights.items() if name not in unknown}
+    return merged(WeightTable(tensors, active=active)).tensors

@@ -16,7 +16,10 @@ __tracebackhide__ = is_bad_input
 CastParts = Mapping[str, Tensor]
 """Ending of the name to the tensor: `{"": bytes, "_scale": scale}`."""
 
-Cast = str | Callable[[str, Tensor], "Tensor | CastParts"] | Mapping[str, Any] | None
+OneCast = str | Callable[[str, Tensor], "Tensor | CastParts"] | None
+"""What may be declared for one weight."""
+
+Cast = OneCast | Mapping[str, Any]
 """What a test may declare: a dtype, a format, a function, or one of them for each pattern."""
 
 SCALE = "_scale"
@@ -34,27 +37,79 @@ def cast_by(cast: Cast, name: str, tensor: Tensor) -> CastParts:
     Raises:
         ValueError: there is no such dtype or format.
     """
-    if isinstance(cast, Mapping):
-        patterns = [*(pattern for pattern in cast if pattern != "default"), "default"]
-        fits = (cast.get(pattern) for pattern in patterns if _fits(name, pattern))
-        cast = next(fits, None)
-        return cast_by(cast, name, tensor)
-    if cast is None:
+    chosen = _of_name(cast, name)
+    if chosen is None:
         return {"": tensor}
-    if callable(cast):
-        parts = cast(name, tensor)
+    if callable(chosen):
+        parts = chosen(name, tensor)
         return {"": parts} if isinstance(parts, Tensor) else parts
-    dtype = getattr(torch, cast, None)
+    dtype = getattr(torch, chosen, None)
     if isinstance(dtype, torch.dtype):
         return {"": tensor.to(dtype) if tensor.is_floating_point() else tensor}
-    return _quantized(cast, tensor)
+    quantized = _quantized(chosen, tensor)
+    if quantized is None:
+        return {"": tensor}
+    operand = quantized.operands["rowwise"]
+    fp8 = torch.float8_e5m2 if "e5m2" in chosen else torch.float8_e4m3fn
+    data = operand.data.view(fp8) if chosen.startswith("fp8") else operand.data
+    return {"": data, SCALE: operand.scale}
+
+
+def computed_by(cast: Cast, name: str, tensor: Tensor) -> Tensor:
+    """Return the values that an engine computes with after the cast, in fp32.
+
+    A scale that a function gives multiplies the elements that share it, as far as it says by its
+    shape which ones these are.
+
+    Args:
+        cast: as it was declared.
+        name: of the engine's tensor.
+        tensor: the trainer's.
+
+    Raises:
+        ValueError: there is no such dtype or format.
+    """
+    chosen = _of_name(cast, name)
+    if isinstance(chosen, str) and not isinstance(getattr(torch, chosen, None), torch.dtype):
+        quantized = _quantized(chosen, tensor)
+        return tensor.float() if quantized is None else quantized.dequantize()
+    parts = dict(cast_by(chosen, name, tensor))
+    whole = parts.pop("").float()
+    for scale in parts.values():
+        spread = _spread(scale.float(), whole)
+        whole = whole if spread is None else whole * spread
+    return whole
+
+
+def _spread(scale: Tensor, whole: Tensor) -> Tensor | None:
+    """Return the factor of each element of a tensor; None if the shape of the scale tells none."""
+    if scale.numel() == 1:
+        return scale.reshape(())
+    if scale.ndim == whole.ndim - 1:
+        scale = scale.unsqueeze(-1)
+    if scale.ndim != whole.ndim:
+        return None
+    for axis, (parts, length) in enumerate(zip(scale.shape, whole.shape, strict=True)):
+        if not 0 < parts <= length:
+            return None
+        scale = scale.repeat_interleave(-(-length // parts), axis).narrow(axis, 0, length)
+    return scale
+
+
+def _of_name(cast: Cast, name: str) -> OneCast:
+    """Return what is declared for a name."""
+    while isinstance(cast, Mapping):
+        patterns = [*(pattern for pattern in cast if pattern != "default"), "default"]
+        cast = next((cast.get(pattern) for pattern in patterns if _fits(name, pattern)), None)
+    return cast
 
 
 def _fits(name: str, pattern: str) -> bool:
     return pattern == "default" or fnmatchcase(name, pattern)
 
 
-def _quantized(name: str, tensor: Tensor) -> CastParts:
+def _quantized(name: str, tensor: Tensor) -> Any:
+    """Return a matrix in a format of this package; None for what is no matrix, and stays."""
     # Only here, so that a cast to a dtype of torch imports no format.
     from pytest_precision.formats import registry
 
@@ -62,9 +117,4 @@ def _quantized(name: str, tensor: Tensor) -> CastParts:
         names = ", ".join(registry.names())
         expected = f"a cast to a dtype of torch or one of the formats {names}"
         raise ValueError(expected_but_got(expected, repr(name)))
-    if tensor.ndim != 2:
-        return {"": tensor}
-    operand = registry.by_name(name).quantize(tensor, usage="rowwise").operands["rowwise"]
-    fp8 = torch.float8_e5m2 if "e5m2" in name else torch.float8_e4m3fn
-    data = operand.data.view(fp8) if name.startswith("fp8") else operand.data
-    return {"": data, SCALE: operand.scale}
+    return None if tensor.ndim != 2 else registry.by_name(name).quantize(tensor, usage="rowwise")

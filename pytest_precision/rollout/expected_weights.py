@@ -69,6 +69,11 @@ class Delivery:
     def __init__(self, trainer: WeightTable, declared: SyncTerms, *, factors: bool) -> None:
         self.weights = trainer if factors else adapters.merged(trainer)
         self._adapters = {} if factors else adapters.adapters_of(trainer)
+        self._merged = adapters.merged(trainer) if factors else None
+        self._history = {
+            step: weights if factors else adapters.merged_former(weights, trainer.active)
+            for step, weights in declared.history.items()
+        }
         self._active = partial(adapters.is_active, trainer)
         self._deliveries = {} if factors else trainer.deliveries
         self._declared = declared
@@ -100,7 +105,7 @@ class Delivery:
 
     def _source(self, name: str, ending: str, making: Made, whole: Tensor) -> Source:
         former: dict[int, Tensor | str] = {}
-        for step, weights in self._declared.history.items():
+        for step, weights in self._history.items():
             digest = weights.get(name + ending)
             tensors = {part: weights.get(part) for part in making.names}
             shown = {part: tensor for part, tensor in tensors.items() if isinstance(tensor, Tensor)}
@@ -113,4 +118,7 @@ class Delivery:
             return cast_by(self._declared.cast, name, tensor)[ending]
 
         of_weight = self._adapters.get(making.names[0], []) if len(making.names) == 1 else []
-        return Source(whole, cast, former, tuple((a, self._active(a)) for a in of_weight))
+        merged = None if self._merged is None else self._merged.tensors.get(name)
+        if not isinstance(merged, Tensor) or merged is whole:
+            merged = None
+        return Source(whole, cast, former, tuple((a, self._active(a)) for a in of_weight), merged)

@@ -69,6 +69,7 @@ def held_to(case: ScoredCase) -> str:
 def score_lines(case: ScoredCase, way: str, beyond: BeyondBound | None = None) -> Iterator[str]:
     """Yield what else is known of the scores: choices, modules, values, the bound, the figures."""
     scores = case.candidate.scores[way]
+    yield from (parted.words for parted in case.parted)
     yield from choice_lines(case, way)
     sequence = None if beyond is None else beyond.sequence
     compared = module_differences(scores.outputs, case.theirs.outputs, sequence)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.parity.compare.bounds import Close, Noise
-from pytest_precision.rollout.casts import Cast, cast_by
+from pytest_precision.rollout.casts import Cast, computed_by
 from pytest_precision.rollout.inference_weights import logical_name
 from pytest_precision.rollout.scorer import Scorer
 from pytest_precision.rollout.token_statistics import common_tokens
@@ -86,7 +86,8 @@ def recorded_noise(measured: Mapping[str, float], criterion: Noise) -> HonestNoi
         RecordingError: none was.
     """
     if not measured:
-        advice = "record it with show_scores(..., honest_ways=6), or use close(rtol=0, atol=)"
+        advice = "record it with show_scores(..., honest_ways=6) or record --forward "
+        advice += "--honest-ways, or use close(rtol=0, atol=)"
         expected = "a reference whose honest ways were measured, for noise()"
         raise RecordingError(expected_but_got(expected, "none of them", advice))
     return HonestNoise(dict(measured), criterion.safety)
@@ -120,11 +121,8 @@ def cast_weights(model: nn.Module, cast: Cast) -> Iterator[None]:
     kept_data = {}
     try:
         for name, parameter in model.named_parameters():
-            parts = cast_by(cast, logical_name(name), parameter.detach())
+            whole = computed_by(cast, logical_name(name), parameter.detach())
             kept_data[parameter] = parameter.data
-            whole = parts[""].to(torch.float32)
-            if len(parts) > 1 and parts[""].shape == parameter.shape:
-                whole = whole * next(part for ending, part in parts.items() if ending)
             if whole.shape == parameter.shape:
                 parameter.data = whole.to(parameter.dtype)
         yield

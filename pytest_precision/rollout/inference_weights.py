@@ -55,7 +55,7 @@ class WeightTable(NamedTuple):
                 key = f"{logical_name(name)}.{SCALING}.{adapter}"
                 tensors[key] = torch.tensor(float(factor), dtype=torch.float64)
         optional = frozenset(map(logical_name, buffers)) - stored
-        return cls(tensors, optional, _active(model))
+        return cls(tensors, optional, active_adapters(model))
 
 
 def weight_snapshot(model: nn.Module, *, digests: bool = False) -> dict[str, Tensor | str]:
@@ -109,7 +109,7 @@ def _scalings(module: nn.Module) -> Mapping[str, Any]:
     return scaling if factors and isinstance(scaling, Mapping) and not merged else {}
 
 
-def _active(model: nn.Module) -> tuple[str, ...] | None:
+def active_adapters(model: nn.Module) -> tuple[str, ...] | None:
     """Return the adapters that any layer computes with; None for a model without adapters."""
     names: dict[str, None] | None = None
     for module in model.modules():

@@ -110,6 +110,9 @@ def _cases_by_token(
                 criteria,
                 SyncTerms(),
                 unscored="" if shown else "the two sides score no token in common",
+                measured={way: off for call in theirs for way, off in call.measured.items()},
+                planted=joined.planted,
+                parted=joined.parted,
             ),
         )
 

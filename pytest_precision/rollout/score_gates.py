@@ -153,6 +153,20 @@ def outputs_agree(case: ScoredCase) -> Ruling | None:
     )
 
 
+def tokens_agree(case: ScoredCase) -> Ruling | None:
+    """Fail recorded sides that agree until one goes on with another token than the other."""
+    if not case.parted:
+        return None
+    first, *others = (parted.words for parted in case.parted)
+    advice = "Record one side with the tokens of the other as its input, and compare all of them."
+    return Ruling(
+        outcome="fail",
+        reason=f"{first}; all before agrees",
+        gate=tokens_agree.__name__,
+        details=(*others, advice),
+    )
+
+
 def weights_shown(case: ScoredCase) -> Ruling | None:
     """Refuse a pass of sides of which one shows no weights, unless the test leaves them out."""
     if case.criteria.unchecked(WEIGHT_KIND) or (case.sync is not None and case.sync.compared):
@@ -233,11 +247,12 @@ def in_way(case: ScoredCase, way: str, words: str) -> str:
 
 
 STEPS: tuple[Step, ...] = (
+    weights_agree,
     tokens_in_common,
     same_tokens,
-    weights_agree,
     scores_agree,
     outputs_agree,
+    tokens_agree,
     weights_shown,
     scored_kinds,
     score_bounds,

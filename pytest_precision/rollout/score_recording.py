@@ -21,7 +21,7 @@ from pytest_precision.rollout.score_check import ids_of
 from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_gates import with_planted
 from pytest_precision.rollout.scorer import Scorer, Scores
-from pytest_precision.rollout.shown_weights import of_weights
+from pytest_precision.rollout.shown_weights import of_table, of_weights
 from pytest_precision.trace.reader import SCORES
 
 IDS, MODULE, WAY, PLANTED = "ids", "module", "way", "planted"
@@ -65,8 +65,9 @@ def show_scores(
     if _open:
         shown = [*of_scores(scores, ids)]
         if honest_ways:
-            shown += _of_noise(scorer, ids, honest_ways, cast)
+            shown += of_noise(scorer, ids, honest_ways, cast)
         table = scorer.table
+        shown += [] if table is None else of_table(table)
         delivered = any(declaration is not None for declaration in (cast, names, history))
         weights = [] if table is None else [*of_weights(table, declared, delivered=delivered)]
         for recorder in _open:
@@ -107,7 +108,7 @@ def of_scores(scores: Scores, sequences: Sequence[Tensor]) -> Iterator[Observati
         yield whole("margin", name, margins)
 
 
-def _of_noise(
+def of_noise(
     side: Scorer, sequences: list[Tensor], number: int, cast: Cast
 ) -> Iterator[Observation]:
     """Yield how far honest ways are apart, and the scores with a planted weight, for the bound."""

@@ -51,6 +51,28 @@ class BeyondBound(NamedTuple):
     difference: Difference
 
 
+class PartedTokens(NamedTuple):
+    """Where a sequence of two recorded sides goes on with other tokens.
+
+    Attributes:
+        sequence, position: of the first token that is another one.
+        ours, theirs: its ids.
+    """
+
+    sequence: int
+    position: int
+    ours: int
+    theirs: int
+
+    @property
+    def words(self) -> str:
+        """Return it as a line."""
+        return (
+            f"position {self.position} of sequence {self.sequence} is token {self.ours} in the "
+            f"candidate, {self.theirs} in the reference"
+        )
+
+
 @dataclass(frozen=True)
 class ScoredCase:
     """Two sides that have scored the same sequences.
@@ -64,6 +86,8 @@ class ScoredCase:
         measured: of a recorded reference, honest way to how far it is off.
         planted: of a recorded reference, the name of a weight and the scores with it planted.
         unscored: why no log-probabilities are compared; empty if they are.
+        parted: where sequences of recorded forwards go on with other tokens, up to which they are
+            compared.
     """
 
     candidate: Shown
@@ -75,6 +99,7 @@ class ScoredCase:
     measured: Mapping[str, float] = field(default_factory=dict)
     planted: tuple[str, Mapping[int, Tensor]] | None = None
     unscored: str = ""
+    parted: tuple[PartedTokens, ...] = ()
 
     @property
     def theirs(self) -> Scores:

@@ -16,6 +16,7 @@ from pytest_precision.rollout.module_outputs import ModuleOutputs
 from pytest_precision.rollout.score_recording import IDS, MODULE, PLANTED, WAY
 from pytest_precision.rollout.scored_case import Shown
 from pytest_precision.rollout.scorer import Scores
+from pytest_precision.rollout.shown_weights import ACTIVE, OPTIONAL
 from pytest_precision.rollout.token_rows import SEQUENCE, TokenRows
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.reader import FORWARDS, SCORES, Entry
@@ -56,6 +57,9 @@ class ShownCall:
         self.sequences = self._ids or [torch.zeros(len(row) + 1).long() for row in rows]
         self.measured = {way: float(tensor) for first, way, tensor in outputs if first == WAY}
         self.planted = self._planted([words for words in outputs if words[0] == PLANTED])
+        self._optional = frozenset(name for first, name, _ in outputs if first == OPTIONAL)
+        active = [(*words.split(),) for first, words, _ in outputs if first == ACTIVE]
+        self._active = active[0] if active else None
         self.outputs = ModuleOutputs(TokenRows([]))
         for first, words, tensor in outputs:
             if first == MODULE:
@@ -93,10 +97,11 @@ class ShownCall:
             places = shown[shown // SEQUENCE == number] % SEQUENCE
             yield ids, int(places.min()) if len(places) else 0
 
-    def weight_key(self) -> frozenset[tuple[str, str]]:
-        """Return what tells these weights from others."""
+    def weight_key(self) -> object:
+        """Return what tells these weights, and the adapters that compute, from others."""
         weights = self._of("weight").items()
-        return frozenset((name, _text(piece)) for name, pieces in weights for piece in pieces)
+        texts = frozenset((name, _text(piece)) for name, pieces in weights for piece in pieces)
+        return texts, self._active
 
     def table(self) -> WeightTable | None:
         """Return what the side holds; None if it shows no weights."""
@@ -109,7 +114,8 @@ class ShownCall:
         for words, pieces in self._of("wrong_weight").items():
             name, cause = words.split(" ", 1)
             wrong.setdefault(name, {}).setdefault(_text(pieces[0]), cause)
-        return WeightTable(weights, deliveries=deliveries, wrong=wrong) if weights else None
+        shown = WeightTable(weights, self._optional, self._active, deliveries, wrong)
+        return shown if weights else None
 
     def _weight(self, pieces: list[Entry]) -> Tensor | str:
         """Return a weight, put together of what ranks hold; or its digest.

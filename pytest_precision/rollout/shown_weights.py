@@ -15,10 +15,23 @@ from pytest_precision.rollout.casts import cast_by
 from pytest_precision.rollout.engine_names import engine_names
 from pytest_precision.rollout.expected_weights import Delivery, ExpectedWeight, SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable, weight_digest
+from pytest_precision.rollout.other_orders import orders_of_parts
 from pytest_precision.rollout.weight_causes import hypotheses
 from pytest_precision.rollout.wrong_pieces import wrong_pieces
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.named_digests import digested
+
+OPTIONAL, ACTIVE = "optional", "active"
+"""First words of the names of `output`: a weight that an engine may make by itself, and the
+adapters that compute."""
+
+
+def of_table(table: WeightTable) -> Iterator[Observation]:
+    """Yield what a table says of its weights beside their bytes."""
+    for name in sorted(table.optional):
+        yield whole("output", f"{OPTIONAL} {name}", torch.tensor(True))
+    if table.active is not None:
+        yield whole("output", " ".join([ACTIVE, *table.active]), torch.tensor(True))
 
 
 def of_weights(
@@ -56,7 +69,7 @@ def of_delivery(table: WeightTable, declared: SyncTerms) -> Iterator[Observation
         parts = [*target.making.names, *_factors(table, target)]
         if parts != [name.removesuffix(target.ending)]:
             yield digested_elsewhere("made_weight", " ".join([name, *parts]), expected)
-        whole_ones = hypotheses(target.source, target.ending)
+        whole_ones = (*hypotheses(target.source, target.ending), *orders_of_parts(target))
         mistakes = [(words, _text(mistaken)) for words, mistaken in whole_ones]
         for words, text in (*mistakes, *wrong_pieces(target)):
             if text != expected:

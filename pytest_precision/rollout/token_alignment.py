@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_precision.rollout.module_outputs import ModuleOutputs
-from pytest_precision.rollout.scored_case import Shown
+from pytest_precision.rollout.scored_case import PartedTokens, Shown
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.shown_call import ShownCall
 from pytest_precision.rollout.token_rows import NO_TOKEN, SEQUENCE, TokenRows, common
@@ -73,11 +73,19 @@ class JoinedForwards:
             joined.join(call.outputs, partial(renamed, table))
         return joined
 
-    def scored(self, counterparts: Sequence[Counterpart]) -> dict[int, dict[int, Tensor]]:
-        """Return sequence of the reference to position to log-probability."""
+    def scored(
+        self, counterparts: Sequence[Counterpart], *, planted: bool = False
+    ) -> dict[int, dict[int, Tensor]]:
+        """Return sequence of the reference to position to log-probability.
+
+        Args:
+            counterparts: of the sequences of this side.
+            planted: whether they are those with a planted weight.
+        """
         joined: dict[int, dict[int, Tensor]] = {}
         for call, numbers in zip(self.calls, self.numbers, strict=True):
-            for sequence, row in call.logprobs.items():
+            shown = call.logprobs if not planted else call.planted[1] if call.planted else {}
+            for sequence, row in shown.items():
                 counterpart, end = counterparts[numbers[sequence]], len(call.sequences[sequence])
                 positions = range(end - len(row), end)
                 pairs = zip(positions, row, strict=True)
@@ -114,12 +122,16 @@ class Aligned(NamedTuple):
         candidate, reference: what they have shown.
         sequences: of the reference, up to the last token that both score.
         absent: how many sequences of the reference the candidate has not.
+        parted: where sequences go on with other tokens.
+        planted: see `ScoredCase`.
     """
 
     candidate: Shown
     reference: Shown
     sequences: list[Tensor]
     absent: int
+    parted: tuple[PartedTokens, ...]
+    planted: tuple[str, dict[int, Tensor]] | None
 
 
 def by_tokens(ours: JoinedForwards, theirs: JoinedForwards) -> Aligned:
@@ -127,30 +139,40 @@ def by_tokens(ours: JoinedForwards, theirs: JoinedForwards) -> Aligned:
     counterparts = [counterpart_of(ids, theirs.sequences) for ids in ours.sequences]
     themselves = [Counterpart(number, len(ids)) for number, ids in enumerate(theirs.sequences)]
     sequences = [*theirs.sequences]
-    said = [*sequences]
-    for ids, counterpart in zip(ours.sequences, counterparts, strict=True):
-        if not counterpart.tokens:
-            said.append(ids)
-        elif counterpart.tokens < min(len(ids), len(sequences[counterpart.sequence])):
-            said[counterpart.sequence] = ids
+    strangers, parted = [], []
+    for ids, (number, common_ids) in zip(ours.sequences, counterparts, strict=True):
+        if not common_ids:
+            strangers.append(ids)
+        elif common_ids < min(len(ids), len(sequences[number])):
+            other = sequences[number][common_ids]
+            parted.append(PartedTokens(number, common_ids, ids[common_ids], other))
     both = ours.scored(counterparts), theirs.scored(themselves)
+    wrong = theirs.scored(themselves, planted=True)
     rows: tuple[dict[int, Tensor], dict[int, Tensor]] = ({}, {})
+    planted = {}
     for number in both[0].keys() & both[1].keys():
         positions = last_run(sorted(both[0][number].keys() & both[1][number].keys()))
-        if positions and said[number] == sequences[number]:
+        if positions:
             for row, shown in zip(rows, both, strict=True):
                 row[number] = torch.stack([shown[number][position] for position in positions])
-            sequences[number] = said[number] = sequences[number][: positions[-1] + 1]
+            sequences[number] = sequences[number][: positions[-1] + 1]
+            if positions[-1] in wrong.get(number, {}):
+                run = [wrong[number][place] for place in positions if place in wrong[number]]
+                planted[number] = torch.stack(run)
+    said = [*map(list, (*sequences, *strangers))]
     sides = [
         Shown({"recorded": Scores(logprobs, TokenRows([]), side.outputs(named), ids)}, table)
         for side, named, logprobs, ids, table in (
-            (ours, counterparts, rows[0], [*map(list, said)], ours.calls[0].table()),
+            (ours, counterparts, rows[0], said, ours.calls[0].table()),
             (theirs, themselves, rows[1], None, theirs.calls[0].table()),
         )
     ]
     shared = {counterpart.sequence for counterpart in counterparts if counterpart.tokens}
     absent = len(theirs.sequences) - len(shared)
-    return Aligned(sides[0], sides[1], [torch.tensor(ids).long() for ids in sequences], absent)
+    compared = [torch.tensor(ids).long() for ids in sequences]
+    name = next((call.planted[0] for call in theirs.calls if call.planted), "")
+    with_planted = (name, planted) if planted else None
+    return Aligned(sides[0], sides[1], compared, absent, (*sorted(parted),), with_planted)
 
 
 def counterpart_of(ids: Ids, sequences: Sequence[Ids]) -> Counterpart:

@@ -26,6 +26,10 @@ THROUGH = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2
 """Dtypes that a weight may have gone through before the declared cast."""
 
 
+EVIDENCE = 8
+"""Differing elements from which a part of a tensor tells its cause: fewer may be so by chance."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a tensor of the engine comes from, and what it was.
@@ -35,6 +39,7 @@ class Source:
         cast: the declared cast, of any other tensor in its place.
         former: step to what the trainer held then, before the cast; or to a digest.
         adapters: of the weight, with whether each is active.
+        merged: the weight with its adapters, where the engine should hold their factors beside it.
         others: makes the name of each other tensor, and what the engine should hold of it.
     """
 
@@ -42,6 +47,7 @@ class Source:
     cast: Callable[[Tensor], Tensor]
     former: Mapping[int, Tensor | str] = field(default_factory=dict)
     adapters: tuple[tuple[Adapter, bool], ...] = ()
+    merged: Tensor | None = None
     others: Callable[[], Iterator[tuple[str, Tensor]]] = lambda: iter(())
 
 
@@ -55,12 +61,14 @@ def cause(actual: Tensor | str, expected: Tensor, source: Source, ending: str = 
         ending: of the name, such as `_scale`.
     """
     region = differing_region(actual, expected)
+    if region is not None and region.elements < EVIDENCE:
+        region = None
     where = "" if region is None else region.words
     for words, hypothesis in hypotheses(source, ending):
         if equal(actual, hypothesis, region):
             return words.replace(WEIGHT_NAME, f"{where}{WEIGHT_NAME}")
     if isinstance(actual, Tensor):
-        return by_a_factor(actual, expected)
+        return _scaled_adapter(actual, source) or in_proportion(actual, expected)
     return ""
 
 
@@ -70,10 +78,15 @@ def hypotheses(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]
     yield from _adapted(source)
     yield from _cast(source)
     expected = source.cast(source.tensor)
-    if expected.ndim >= 2 and expected.shape[-1] == expected.shape[-2]:
+    if source.tensor.ndim == 1 and source.tensor.is_floating_point():
+        for offset in (1, -1):
+            yield offset_words(offset), source.cast(source.tensor + offset)
+    if expected.ndim >= 2:
         yield transposed_words(), expected.transpose(-1, -2)
     for name, other in source.others():
-        yield f"another tensor: {WEIGHT_NAME} holds {name}", other
+        # Norms that nobody has trained are all alike, so that one of them tells nothing.
+        if bool((other != other.flatten()[:1]).any()):
+            yield f"another tensor: {WEIGHT_NAME} holds {name}", other
 
 
 def _former(source: Source, ending: str) -> Iterator[tuple[str, Tensor | str]]:
@@ -96,7 +109,14 @@ def transposed_words(where: str = "") -> str:
     return f"transposed: {where}{WEIGHT_NAME} is in the other order"
 
 
+MERGED_BESIDE = f"merged twice: {WEIGHT_NAME} has its adapters merged, and their factors beside it"
+"""What is wrong with a weight to which an engine adds its adapters once more."""
+
+
 def _adapted(source: Source) -> Iterator[tuple[str, Tensor]]:
+    if source.merged is not None:
+        yield MERGED_BESIDE, source.cast(source.merged)
+        return
     for adapter, active in source.adapters:
         base, name = adapter.base, adapter.name
         if not active:
@@ -112,6 +132,13 @@ def _adapted(source: Source) -> Iterator[tuple[str, Tensor]]:
         yield words, source.cast(adapter.merged(adapter.delta(), adapter.delta()))
         words = f"another scale: {WEIGHT_NAME} has the adapter {name} merged without its scale"
         yield words, source.cast(adapter.merged(adapter.delta(1.0)))
+        for factor in (len(adapter.down) ** 0.5, len(adapter.down) ** -0.5):  # of rsLoRA
+            scale = adapter.scaling * factor
+            words = another_scale(adapter, scale)
+            yield words, source.cast(adapter.merged(adapter.delta(scale)))
+        if adapter.magnitude is not None:
+            words = f"never delivered: {WEIGHT_NAME} lacks the magnitude of the adapter {name}"
+            yield words, source.cast(adapter._replace(magnitude=None).merged(adapter.delta()))
         grid, delta = source.cast(base), adapter.delta()
         if grid.is_floating_point() and {grid.dtype} != {base.dtype, delta.dtype}:
             words = f"merged on the {dtype_name(grid.dtype)} grid: {WEIGHT_NAME} and the adapter"
@@ -143,11 +170,13 @@ class DifferingRegion(NamedTuple):
     """The rows and columns of a tensor that differ: its first and its last dimension.
 
     Attributes:
+        elements: how many differ.
         rows: the first and the end.
         columns: the first and the end; all of them unless at most half differ, as of a shard.
         words: where it is, as far as it is not the whole tensor.
     """
 
+    elements: int
     rows: tuple[int, int]
     columns: tuple[int, int]
     words: str
@@ -175,7 +204,8 @@ def differing_region(actual: Tensor | str, expected: Tensor) -> DifferingRegion 
         )
         if extent != (0, size)
     ]
-    return DifferingRegion(rows, columns, "".join(f"{words} of " for words in parts))
+    where = "".join(f"{words} of " for words in parts)
+    return DifferingRegion(int(differ.sum()), rows, columns, where)
 
 
 def _extent(differ: Tensor) -> tuple[int, int]:
@@ -208,8 +238,34 @@ def equal(actual: Tensor | str, hypothesis: Tensor | str, region: DifferingRegio
     return same_bytes(region.of(actual), region.of(hypothesis))
 
 
-def by_a_factor(actual: Tensor, expected: Tensor) -> str:
-    """Return that a tensor is a multiple of the expected one, if it is."""
+def _scaled_adapter(actual: Tensor, source: Source) -> str:
+    """Return that a tensor has an adapter with a scale of its own, if it has."""
+    for adapter, active in source.adapters:
+        base, delta = source.cast(adapter.base), adapter.delta()
+        if not active or not actual.is_floating_point() or actual.shape != base.shape:
+            continue
+        added, whole = actual.double() - base.double(), delta.double()
+        factor = float((added * whole).sum() / whole.square().sum().clamp(min=1e-300))
+        off = (added - factor * whole).abs().max()
+        rounding = 4 * torch.finfo(actual.dtype).eps * actual.double().abs().max()
+        if off <= rounding < (factor * whole).abs().max():
+            return another_scale(adapter, factor * adapter.scaling)
+    return ""
+
+
+def another_scale(adapter: Adapter, scale: float) -> str:
+    """Return in words that an adapter is merged with another scale than its own."""
+    scales = f"{scale:.6g}, not {adapter.scaling:.6g}"
+    return f"another scale: {WEIGHT_NAME} has the adapter {adapter.name} times {scales}"
+
+
+def offset_words(offset: float) -> str:
+    """Return in words that one number is added to a weight, as by norms that add 1 themselves."""
+    return f"another offset: {WEIGHT_NAME} is that of the reference plus {offset:.6g}"
+
+
+def in_proportion(actual: Tensor, expected: Tensor) -> str:
+    """Return that a tensor is a multiple of the expected one, or off by one number, if it is."""
     floating = actual.is_floating_point() and expected.is_floating_point()
     if not floating or actual.shape != expected.shape or not expected.numel():
         return ""
@@ -218,8 +274,15 @@ def by_a_factor(actual: Tensor, expected: Tensor) -> str:
     largest = float(theirs.flatten()[place])
     if not largest:
         return ""
+    if not bool(ours.any()):
+        return f"never delivered: {WEIGHT_NAME} is 0 everywhere"
     factor = float(ours.flatten()[place]) / largest
+    offset = float(ours.flatten()[place]) - largest
     eps = torch.finfo(actual.dtype).eps
+    rounded = 4 * eps * torch.maximum(ours.abs(), theirs.abs())
+    alike = bool(((ours - theirs - offset).abs() <= rounded).all())
+    if alike and actual.numel() > 1 and abs(offset) > eps * abs(largest):
+        return offset_words(offset)
     off = (ours - factor * theirs).abs() > eps * (factor * theirs).abs()
     if bool(off.any()) or abs(factor - 1) <= 2 * eps:
         return ""

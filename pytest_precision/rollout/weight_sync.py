@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -13,7 +14,14 @@ from pytest_precision.parity.compare.tensors import Difference, compare
 from pytest_precision.rollout import adapters
 from pytest_precision.rollout.expected_weights import Delivery, ExpectedWeight, SyncTerms
 from pytest_precision.rollout.inference_weights import WeightTable, module_name, weight_digest
-from pytest_precision.rollout.weight_causes import WEIGHT_NAME, Source, bits_of, cause
+from pytest_precision.rollout.other_orders import order_words
+from pytest_precision.rollout.weight_causes import (
+    MERGED_BESIDE,
+    WEIGHT_NAME,
+    Source,
+    bits_of,
+    cause,
+)
 
 WEIGHT_KIND = "weight"
 
@@ -69,6 +77,8 @@ class _Comparison:
     ) -> None:
         both = adapters.has_factors(candidate) and adapters.has_factors(reference)
         self._ours = candidate if both else adapters.merged(candidate)
+        self._merged = reference.deliveries if both else {}
+        self._active = (candidate.active, reference.active) if both else (None, None)
         self._delivery = Delivery(reference, declared, factors=both)
         self._theirs = self._delivery.weights
         self._criteria = criteria
@@ -86,6 +96,7 @@ class _Comparison:
             if finding is not None:
                 findings.append(finding)
         findings += self._absent(targets)
+        findings += self._wrong_adapters()
         return WeightSync(tuple(compared), tuple(findings), self._criteria.unchecked(WEIGHT_KIND))
 
     def _finding(
@@ -123,11 +134,27 @@ class _Comparison:
             return wrong[ours]
         if target.source is not None and isinstance(target.expected, Tensor):
             source = _among(target.source, name, targets)
-            return cause(actual, target.expected.detach().cpu(), source, target.ending)
-        digests = {each.expected: other for other, each in targets.items() if each.is_digest}
-        if ours in digests:
-            return f"another tensor: {WEIGHT_NAME} holds {module_name(digests[ours])}"
+            words = cause(actual, target.expected.detach().cpu(), source, target.ending)
+            if not words and isinstance(actual, Tensor):
+                words = order_words(actual, target)
+            return words
+        if name in self._merged and ours == self._merged[name][0]:
+            return MERGED_BESIDE
+        digested = ((other, each) for other, each in targets.items() if each.is_digest)
+        alike = [other for other, each in digested if each.expected == ours]
+        if len(alike) == 1:  # norms that nobody has trained are all alike
+            return f"another tensor: {WEIGHT_NAME} holds {module_name(alike[0])}"
         return ""
+
+    def _wrong_adapters(self) -> Iterator[WrongWeight]:
+        """Yield that both sides hold the factors of adapters, and compute with other ones."""
+        ours, theirs = self._active
+        if ours is None or theirs is None or self._criteria.unchecked(WEIGHT_KIND):
+            return
+        if {*ours} != {*theirs}:
+            names = [", ".join(sorted(side)) or "no adapter" for side in (ours, theirs)]
+            words = f"wrong adapter: the candidate computes with {names[0]}, not with {names[1]}"
+            yield WrongWeight("adapters", words, True, words)
 
     def _absent(self, targets: Mapping[str, ExpectedWeight]) -> Iterator[WrongWeight]:
         """Yield what the trainer holds and no tensor of the engine is made of, and the reverse."""
@@ -139,6 +166,14 @@ class _Comparison:
         for name, tensor in tensors.items():
             tied = isinstance(tensor, Tensor) and tensor.data_ptr() in memory
             if name not in used and not tied and self._is_needed(name, self._theirs):
+                words = f"never delivered: the candidate holds no {WEIGHT_NAME}"
+                yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), True, words)
+        for name, target in targets.items():
+            if (
+                target.ending
+                and name not in self._ours.tensors
+                and self._is_needed(name, self._ours)
+            ):
                 words = f"never delivered: the candidate holds no {WEIGHT_NAME}"
                 yield WrongWeight(name, words.replace(WEIGHT_NAME, module_name(name)), True, words)
         for name in self._ours.tensors:
@@ -167,7 +202,7 @@ def _among(source: Source, name: str, targets: Mapping[str, ExpectedWeight]) -> 
             if other != name and isinstance(target.expected, Tensor):
                 yield module_name(other), target.expected
 
-    return Source(source.tensor, source.cast, source.former, source.adapters, others)
+    return replace(source, others=others)
 
 
 def part_of(name: str, actual: Tensor | str, target: ExpectedWeight) -> str:

@@ -1,21 +1,24 @@
 """Store recordings at addresses of fsspec, such as `s3://bucket/run`, and read them from there.
 
 A recording is made and read in a folder of this machine. Its files are sent whole, once they are
-closed: object stores append nothing, and what they are sent in parts appears with the last one.
+closed; until then, what a rank's journal needs is sent in parts after each train step, so that the
+steps of a rank that is killed can be read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pytest_precision._folders import OwnFolder
 from pytest_precision.errors import RecordingError, expected_but_got
+from pytest_precision.trace.file_parts import FileParts, pieces_of
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -45,20 +48,18 @@ class RemoteFolder:
     def __str__(self) -> str:
         return self._text
 
-    def expect_empty(self) -> None:
-        """Raise unless there is no file below the address.
+    def names(self) -> list[str]:
+        """Return the names of the files below the address.
 
         Raises:
-            RecordingError: there is one, or it cannot be looked for.
+            RecordingError: they cannot be looked for.
         """
-        with self._opened() as (files, path):
+        with self.opened() as (files, path):
             taken = files.find(path) if files.exists(path) else []
-        if taken:
-            got = f"--out={self}, which has {PurePosixPath(taken[0]).name}"
-            raise RecordingError(expected_but_got("a new or empty folder", got, "name another"))
+        return [PurePosixPath(file).name for file in taken]
 
     @contextmanager
-    def sent(self) -> Iterator[Path]:
+    def sent(self) -> Iterator[OutFolder]:
         """Yield a folder of this machine; send its files when the block ends, by an error too.
 
         Raises:
@@ -67,13 +68,14 @@ class RemoteFolder:
         with OwnFolder("sent") as own_folder:
             folder = own_folder / "recording"  # without the file that says whose folder it is
             folder.mkdir()
+            sending = _Sending(self, folder)
             try:
-                yield folder
+                yield OutFolder(folder, sending.send_added)
             except BaseException:
                 with suppress(RecordingError):  # what has ended the run is the news
-                    self._send(folder)
+                    sending.send_wholes()
                 raise
-            self._send(folder)
+            sending.send_wholes()
 
     @contextmanager
     def fetched(self) -> Iterator[Path]:
@@ -87,26 +89,20 @@ class RemoteFolder:
         with OwnFolder("fetched") as own_folder:
             folder = own_folder / "recording"
             folder.mkdir()
-            with self._opened() as (files, path):
-                for file in files.ls(path, detail=False):
-                    files.get_file(file, str(folder / PurePosixPath(file).name))
+            with self.opened() as (files, path):
+                places = {PurePosixPath(file).name: file for file in files.ls(path, detail=False)}
+                for name, pieces in pieces_of(places).items():
+                    with (folder / name).open("wb") as file:
+                        for piece in pieces:
+                            with files.open(places[piece], "rb") as sent_file:
+                                shutil.copyfileobj(sent_file, file)
             try:
                 yield folder
             except RecordingError as error:
                 raise RecordingError(str(error).replace(str(folder), str(self))) from error
 
-    def _send(self, folder: Path) -> None:
-        with self._opened() as (files, path):
-            files.makedirs(path, exist_ok=True)
-            for file in sorted(folder.iterdir(), key=_order):
-                place = f"{path}/{file.name}"
-                if files.exists(place):
-                    got = f"{self}, which has {file.name} of another one"
-                    raise RecordingError(expected_but_got("a folder for this recording alone", got))
-                files.put_file(str(file), place)
-
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Any, str]]:
+    def opened(self) -> Iterator[tuple[Any, str]]:
         """Yield the file system and the path there; name the address in what they raise.
 
         Raises:
@@ -130,6 +126,79 @@ class RemoteFolder:
             raise RecordingError(expected_but_got("an address that can be used", got)) from error
 
 
+class OutFolder(NamedTuple):
+    """A folder that a rank records into.
+
+    Attributes:
+        path: of this machine.
+        settled: is called when the journal there has grown, and makes the steps outlast the rank.
+    """
+
+    path: Path
+    settled: Callable[[], None] = lambda: None
+
+
+class _Sending:
+    """Sends the files of a folder to an address, while they grow and as they end.
+
+    Args:
+        address: where to.
+        folder: of this machine.
+    """
+
+    def __init__(self, address: RemoteFolder, folder: Path) -> None:
+        self._address = address
+        self._folder = folder
+        self._parts = FileParts(folder)
+        self._names: set[str] = set()
+
+    def send_added(self) -> None:
+        """Send what the rank has added to its files.
+
+        Raises:
+            RecordingError: nothing can be sent at all. What is not sent later is sent after the
+                next step: a loop does not end because a network is down for a while.
+        """
+        suppressed = suppress(RecordingError) if self._names else nullcontext()
+        with suppressed, self._address.opened() as (files, path):
+            files.makedirs(path, exist_ok=True)
+            for file in self._folder.glob("recording.json"):
+                if file.name not in self._names:
+                    self._put(files, path, file.name, file.read_bytes())
+            for name, content in self._parts.added():
+                self._put(files, path, name, content)
+
+    def send_wholes(self) -> None:
+        """Send all files, those last that say that others are whole, and remove their parts.
+
+        Raises:
+            RecordingError: one cannot be sent, or another recording has sent one of its name.
+        """
+        with self._address.opened() as (files, path):
+            files.makedirs(path, exist_ok=True)
+            for file in sorted(self._folder.iterdir(), key=_order):
+                self._expect_free(files, path, file.name)
+                files.put_file(str(file), f"{path}/{file.name}")
+            for name in self._parts.names:
+                with suppress(Exception):  # who may not remove them leaves what nobody reads
+                    files.rm_file(f"{path}/{name}")
+
+    def _put(self, files: Any, path: str, name: str, content: bytes) -> None:
+        self._expect_free(files, path, name)
+        files.pipe_file(f"{path}/{name}", content)
+        self._names.add(name)
+
+    def _expect_free(self, files: Any, path: str, name: str) -> None:
+        """Raise unless a name is free, or this rank has sent it.
+
+        Raises:
+            RecordingError: another recording has sent a file of this name.
+        """
+        if name not in self._names and files.exists(f"{path}/{name}"):
+            got = f"{self._address}, which has {name} of another one"
+            raise RecordingError(expected_but_got("a folder for this recording alone", got))
+
+
 def folder_named(text: str | Path) -> Path | RemoteFolder:
     """Return the folder of this machine, or the address, that a text names.
 
@@ -151,6 +220,20 @@ def at_hand(place: Path | RemoteFolder) -> Iterator[Path]:
     else:
         with place.fetched() as folder:
             yield folder
+
+
+@contextmanager
+def recorded_into(place: Path | RemoteFolder) -> Iterator[OutFolder]:
+    """Yield the folder to record into; what is for an address is sent there.
+
+    Raises:
+        RecordingError: it cannot be sent.
+    """
+    if isinstance(place, Path):
+        yield OutFolder(place.absolute())  # the loop may change the folder
+    else:
+        with place.sent() as out:
+            yield out
 
 
 def _order(file: Path) -> tuple[bool, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pytest_precision import Recorder
+from pytest_precision import Recorder, RecordingError
 from pytest_precision.__main__ import main
 
 SECRET = "hidden-word"
@@ -114,8 +116,97 @@ def test_what_has_to_be_installed_is_said(
     assert "pip install 'pytest-precision[fsspec]'" in text
 
 
-def test_a_recorder_takes_folders_alone() -> None:
-    """It would make one with the name of the address."""
+def recorder_of(rate: float, out: str) -> tuple[Recorder, Callable[[], int]]:
+    """Return a recorder of three steps, and what makes the next one."""
+    torch.manual_seed(0)
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="a folder of this machine but got out=s3://bucket/a"):
-        Recorder(model, torch.optim.SGD(model.parameters()), out="s3://bucket/a")
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    recorder = Recorder(model, optimizer, out=out, steps=3)
+
+    def step() -> int:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return recorder.step()
+
+    return recorder, step
+
+
+def test_a_recorder_sends_to_an_address(
+    in_folder: Path, memory: MemoryFileSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it has sent while it ran goes when all is there, and nothing else may be there."""
+    for out, rate in (("a", 0.1), ("memory://a", 0.1), ("memory://b", 0.2)):
+        recorder, step = recorder_of(rate, out)
+        recorder.start()
+        assert [step() for _ in range(4)] == [1, 2, 3, 3]
+    names = sorted(file.rpartition("/")[2] for file in memory.find("/a"))
+    assert names == sorted(path.name for path in (in_folder / "a").iterdir())
+    assert main(["compare", "memory://a", "a"]) == 0
+    assert main(["compare", "memory://b", "memory://a"]) == 1
+    assert "memory://b against memory://a: lr differs" in capsys.readouterr().out
+    with pytest.raises(RecordingError, match="memory://a, which has rank0"):
+        recorder_of(0.1, "memory://a")[0].start()
+
+
+def test_each_step_is_at_the_address_when_it_has_ended(
+    in_folder: Path, memory: MemoryFileSystem, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank that is killed sends nothing more; up to there, it is compared."""
+    recorder, step = recorder_of(0.1, "a")
+    with recorder:
+        while step() < 3:
+            pass
+    recorder, step = recorder_of(0.1, "memory://b")
+    with recorder:
+        step()
+        step()  # until the next one begins, the loop may still change its learning rates
+        assert main(["compare", "memory://b", "a"]) == 2
+        assert "ended after step 1, and has not said why" in capsys.readouterr().out
+        assert main(["join", "memory://b", "--out", "c"]) == 0
+        memory.rm_file("/b/rank0.journal.part000000")
+        assert "rank 0 of 1 has not finished" in refused(capsys, "compare", "memory://b", "a")
+        step()
+    assert main(["compare", "memory://b", "a"]) == 0
+
+
+@pytest.mark.nightly
+def test_a_killed_rank_has_sent_its_steps(
+    record: Callable[..., Path], in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By SIGKILL, in its third step, under the command."""
+    record("a")
+    killing = "    optimizer.step()\n    step == 2 and os.kill(os.getpid(), 9)"
+    text = (in_folder / "train.py").read_text().replace("    optimizer.step()", killing)
+    (in_folder / "killed.py").write_text(f"import os\n{text}")
+    words = ["record", "--out", f"file://{in_folder}/b", "--", "killed.py", "0.01", "9"]
+    ended = subprocess.run([sys.executable, "-m", "pytest_precision", *words], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert main(["compare", f"file://{in_folder}/b", "a"]) == 2
+    assert "ended after step 2, and has not said why" in capsys.readouterr().out
+
+
+def test_an_address_that_takes_nothing_ends_the_first_step(
+    in_folder: Path, memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later, what could not be sent is sent after the next step, or at the end."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError("read only")
+
+    words = r"memory://a \(PermissionError: read only\)"
+    recorder, step = recorder_of(0.1, "memory://a")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", fails)
+        with pytest.raises(RecordingError, match=words), recorder:
+            step()
+    recorder, step = recorder_of(0.1, "memory://b")
+    with recorder:
+        step()
+        sent = memory.find("/b")
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryFileSystem, "pipe_file", fails)
+            step()
+        assert memory.find("/b") == sent
+        step()
+    assert main(["export", "memory://b", "--out", "b.safetensors"]) == 0

@@ -17,6 +17,7 @@ from pytest_precision.options import Settings
 from pytest_precision.ranks.needs import Needs
 from pytest_precision.recorders.scripts.script_file import record_file
 from pytest_precision.trace.cache import TraceCache
+from pytest_precision.trace.remote_folder import OutFolder
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +116,7 @@ def test_without_a_log_the_command_is_named_that_makes_one(
 
 def record_on_ranks(folder: str) -> None:
     """Record the loop over shards with its operations, as the command does on each rank."""
-    record_file(RANKED, ("fsdp2", "right"), Path(folder), 1, (), lines=1)
+    record_file(RANKED, ("fsdp2", "right"), OutFolder(Path(folder)), 1, (), lines=1)
 
 
 def test_tensors_that_more_ranks_hold_ask_for_parts_of_them(

@@ -219,3 +219,57 @@ def test_workers_that_cannot_be_joined_are_told() -> None:
     workers[1].get_submodule("norm").weight.data[0] += 1
     with pytest.raises(ValueError, match=r"others in two workers of norm\.weight, \[8\] at \[0\]"):
         worker_digests(LLM(Bigram(), workers))
+
+
+class Experts(nn.Module):
+    """Experts of one worker, with what vLLM's layer keeps."""
+
+    def __init__(self, gates: torch.Tensor, downs: torch.Tensor, **facts: Any) -> None:
+        super().__init__()
+        self.w13_weight, self.w2_weight = nn.Parameter(gates.clone()), nn.Parameter(downs.clone())
+        self.__dict__.update(facts, local_num_experts=len(gates), global_num_experts=5)
+
+
+def by_experts(gates: torch.Tensor, downs: torch.Tensor) -> list[nn.Module]:
+    """Two workers of expert parallelism, which hold every other expert."""
+    workers = []
+    for rank in range(2):
+        local = [*range(rank, 5, 2)]
+        places = torch.full((5,), -1)
+        places[local] = torch.arange(len(local))
+        facts = {"tp_rank": 0, "tp_size": 1, "expert_map": places}
+        workers.append(Experts(gates[local], downs[local], **facts))
+    return workers
+
+
+def by_tensors(gates: torch.Tensor, downs: torch.Tensor) -> list[nn.Module]:
+    """Two workers of tensor parallelism, which hold a half of each expert's gate and of its up."""
+    halves = [[part.chunk(2, 1)[rank] for part in gates.chunk(2, 1)] for rank in range(2)]
+    return [
+        Experts(torch.cat(parts, 1), downs.chunk(2, 2)[rank], tp_rank=rank, tp_size=2)
+        for rank, parts in enumerate(halves)
+    ]
+
+
+@pytest.mark.parametrize("cut", [by_experts, by_tensors])
+def test_experts_of_several_workers_are_joined(
+    cut: Callable[[torch.Tensor, torch.Tensor], list[nn.Module]],
+) -> None:
+    """By the number of each expert in the model; one that another worker should have is told."""
+    generator = torch.Generator().manual_seed(0)
+    gates, downs = (torch.randn(5, *sizes, generator=generator) for sizes in ((8, 6), (6, 4)))
+    workers = [nn.ModuleDict({"experts": part}) for part in cut(gates, downs)]
+    expected = {
+        "experts.w13_weight": weight_digest(gates),
+        "experts.w2_weight": weight_digest(downs),
+    }
+    assert worker_digests(LLM(Bigram(), workers)) == expected
+    moved = workers[0].get_submodule("experts").w13_weight.data
+    moved[[0, 1]] = moved[[1, 0]]
+    changed = worker_digests(LLM(Bigram(), workers))
+    assert [name for name in expected if changed[name] != expected[name]] == ["experts.w13_weight"]
+    with pytest.raises(ValueError, match=r"but got \d+ of \d+ elements of experts"):
+        worker_digests(LLM(Bigram(), workers[:1]))
+    workers[0].get_submodule("experts").enable_eplb = True  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="start vLLM without --enable-eplb"):
+        worker_digests(LLM(Bigram(), workers))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from lora import merged_into, with_adapters
-from planted_rollouts import FP8, delivered_in_fp8, fused
+from planted_rollouts import FP8, delivered_in_fp8, fused, gate_and_up
 from tiny_decoder import tiny
 from torch import Tensor
 
 from pytest_precision.rollout import Scorer, TokenScores, weight_snapshot
+from pytest_precision.rollout.casts import cast_by
 from pytest_precision.rollout.honest_noise import cast_weights
 from pytest_precision.rollout.ways import logprobs_of
 
@@ -94,6 +95,47 @@ def rolled_out_in_fp8() -> Honest:
     return Honest(Scorer(score, engine, weights=weights), trainer, {"cast": FP8})
 
 
+def in_blocks(name: str, tensor: Tensor) -> Mapping[str, Tensor]:
+    """Cast a projection to fp8 with a scale for each 16 x 16 elements; leave anything else."""
+    if not name.endswith("_proj.weight"):
+        return {"": tensor}
+    rows, columns = (length // 16 for length in tensor.shape)
+    blocks = tensor.float().view(rows, 16, columns, 16)
+    scale = blocks.abs().amax((1, 3)) / 448
+    data = (blocks / scale[:, None, :, None]).view(tensor.shape)
+    return {"": data.to(torch.float8_e4m3fn), "_scale_inv": scale}
+
+
+def scaled_in_blocks(cast: Any) -> Honest:
+    trainer, engine = tiny(), tiny()
+    weights = {
+        name + ending: part
+        for name, tensor in weight_snapshot(trainer).items()
+        if isinstance(tensor, Tensor)
+        for ending, part in cast_by(cast, name, tensor).items()
+    }
+
+    def score(ids: list[Tensor]) -> list[Tensor]:
+        with cast_weights(engine, cast):
+            return [logprobs_of(engine(row[None]).logits[0], row) for row in ids]
+
+    return Honest(Scorer(score, engine, weights=weights), trainer, {"cast": cast})
+
+
+def fp8_in_blocks() -> Honest:
+    return scaled_in_blocks(in_blocks)
+
+
+def mxfp8_of_this_package() -> Honest:
+    return scaled_in_blocks({"*_proj.weight": "mxfp8_e4m3"})
+
+
+def gate_and_up_fused() -> Honest:
+    engine = tiny(FP32)
+    side = Scorer(model=engine, way="left", weights=gate_and_up(engine, "gate", "up"))
+    return Honest(side, tiny(FP32), {"names": "llama"})
+
+
 def of_responses_alone() -> Honest:
     engine = tiny(FP32)
 
@@ -131,6 +173,9 @@ HONEST: tuple[Callable[[], Honest], ...] = (
     shown_by_digests,
     tied_head,
     rolled_out_in_fp8,
+    fp8_in_blocks,
+    mxfp8_of_this_package,
+    gate_and_up_fused,
     of_responses_alone,
     in_another_order,
 )

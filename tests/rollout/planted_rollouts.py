@@ -327,6 +327,115 @@ def encoded_anew() -> Planted:
     return Planted(Scorer(score, engine), trainer, words)
 
 
+def gate_and_up(model: TinyDecoder, *parts: str) -> dict[str, Tensor | str]:
+    """Return the weights of a model with these two of each layer in one tensor, in this order."""
+    weights = weight_snapshot(model)
+    for layer in range(len(model.layers)):
+        tensors = [weights[f"layers.{layer}.mlp.{part}_proj.weight"] for part in parts]
+        for part in parts:
+            del weights[f"layers.{layer}.mlp.{part}_proj.weight"]
+        weights[f"layers.{layer}.mlp.gate_up_proj.weight"] = torch.cat(tensors)
+    return weights
+
+
+def exchanged_in_a_fused_tensor() -> Planted:
+    engine = tiny()
+    side = Scorer(model=engine, weights=gate_and_up(engine, "up", "gate"))
+    place = "layers.0.mlp"
+    words = f"another order: {place}.gate_up_proj holds {place}.up_proj, {place}.gate_proj, in"
+    return Planted(side, tiny(), words, {"names": "llama"})
+
+
+def experts_permuted() -> Planted:
+    trainer = tiny(mixture=True)
+    engine = copy.deepcopy(trainer)
+    with torch.no_grad():
+        engine.layers[1].mlp.up.copy_(trainer.layers[1].mlp.up[[0, 2, 1, 3]])
+    words = "another order: layers.1.mlp.up holds its rows in the order 0, 2, 1, 3"
+    return Planted(engine, trainer, words)
+
+
+def one_bit() -> Planted:
+    engine = tiny()
+    with torch.no_grad():
+        engine.layers[0].mlp.up_proj.weight.view(torch.int16)[5, 5] ^= 1
+    return Planted(engine, tiny(), "weight layers.0.mlp.up_proj differs in 1 of 2048 elements")
+
+
+def norms_that_add_one() -> Planted:
+    engine = tiny(FP32)
+    with torch.no_grad():
+        engine.norm.weight += 1
+    words = "another offset: norm is that of the reference plus 1"
+    return Planted(engine, tiny(FP32), words)
+
+
+def padded_vocabulary() -> Planted:
+    engine = tiny()
+    weights = weight_snapshot(engine)
+    weights["lm_head.weight"] = torch.nn.functional.pad(engine.lm_head.weight.data, (0, 0, 0, 16))
+    words = "padded: lm_head has 16 rows more at its end, which no cast declares"
+    return Planted(Scorer(model=engine, weights=weights), tiny(), words)
+
+
+def lora_with_the_scale_of_rslora() -> Planted:
+    trainer = with_adapters(tiny(FP32))
+    engine = merged_into(tiny(FP32), trainer, scaling=1.5 * 4**0.5)
+    words = "another scale: layers.0.self_attn.v_proj has the adapter default times 3, not 1.5"
+    return Planted(engine, trainer, words)
+
+
+def lora_merged_beside_its_factors() -> Planted:
+    trainer = with_adapters(tiny(FP32))
+    engine = copy.deepcopy(trainer)
+    layer = engine.layers[1].self_attn.v_proj
+    with torch.no_grad():
+        layer.base_layer.weight += layer.delta()
+    words = "merged twice: layers.1.self_attn.v_proj has its adapters merged, and their factors"
+    return Planted(engine, trainer, words)
+
+
+def lora_of_another_step() -> Planted:
+    trainer = with_adapters(tiny(FP32))
+    engine = merged_into(tiny(FP32), trainer)
+    history = {3: weight_snapshot(trainer)}
+    with torch.no_grad():
+        for layer in trainer.layers:
+            layer.self_attn.v_proj.lora_B["default"].weight += 0.05
+    words = "stale: layers.0.self_attn.v_proj holds the weights of step 3, and so does one other"
+    return Planted(engine, trainer, words, {"history": history})
+
+
+def another_adapter_computes() -> Planted:
+    trainer = with_adapters(tiny(FP32), "a", "b")
+    engine = copy.deepcopy(trainer)
+    for layer in engine.layers:
+        layer.self_attn.v_proj.active_adapters = ["b"]
+    words = "wrong adapter: the candidate computes with b, not with a"
+    return Planted(engine, trainer, words)
+
+
+def dora_without_its_magnitude() -> Planted:
+    trainer = with_adapters(tiny(FP32))
+    shown = weight_snapshot(trainer)
+    for layer in range(len(trainer.layers)):
+        place = f"layers.{layer}.self_attn.v_proj"
+        lengths = shown[f"{place}.weight"].norm(dim=1) + 0.1
+        shown[f"{place}.lora_magnitude_vector.default.weight"] = lengths
+    words = "never delivered: layers.0.self_attn.v_proj lacks the magnitude of the adapter default"
+    reference = Scorer(model=trainer, weights=shown)
+    return Planted(merged_into(tiny(FP32), trainer), reference, words)
+
+
+def scale_not_sent() -> Planted:
+    trainer = tiny()
+    delivered = delivered_in_fp8(trainer)
+    del delivered["layers.1.mlp.down_proj.weight_scale"]
+    side = Scorer(model=copy.deepcopy(trainer), weights=delivered)
+    words = "never delivered: the candidate holds no layers.1.mlp.down_proj_scale"
+    return Planted(side, trainer, words, {"cast": FP8})
+
+
 PLANTED = (
     stale_tensor,
     stale_by_digests,
@@ -353,5 +462,16 @@ PLANTED = (
     buffer_not_sent,
     sampled_from_the_top,
     encoded_anew,
+    exchanged_in_a_fused_tensor,
+    experts_permuted,
+    one_bit,
+    norms_that_add_one,
+    padded_vocabulary,
+    lora_with_the_scale_of_rslora,
+    lora_merged_beside_its_factors,
+    lora_of_another_step,
+    another_adapter_computes,
+    dora_without_its_magnitude,
+    scale_not_sent,
 )
 """All of them."""

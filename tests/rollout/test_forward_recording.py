@@ -44,11 +44,18 @@ for step in range(2):
 """
 
 
-def recorded(folder: Path, name: str, text: str, *arguments: str, steps: str = "10") -> str:
+def recorded(
+    folder: Path,
+    name: str,
+    text: str,
+    *arguments: str,
+    steps: str = "10",
+    options: tuple[str, ...] = (),
+) -> str:
     """Record the forwards of a script with these arguments, and return the folder."""
     script = folder / "forward.py"
     script.write_text(text, encoding="utf-8")
-    command = ["record", "--forward", "--steps", steps, "--out", str(folder / name)]
+    command = ["record", "--forward", "--steps", steps, "--out", str(folder / name), *options]
     assert main([*command, "--", str(script), *arguments]) == 0
     return str(folder / name)
 

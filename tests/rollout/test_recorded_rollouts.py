@@ -9,14 +9,20 @@ from typing import Any
 import planted_rollouts
 import pytest
 from planted_rollouts import PLANTED, Planted
-from tiny_decoder import sequences
+from tiny_decoder import sequences, tiny
 
 from pytest_precision.__main__ import main
-from pytest_precision.rollout import show_scores
+from pytest_precision.rollout import Scorer, show_scores, weight_snapshot
 from pytest_precision.rollout.score_recording import recording_scores
 
-LIVE = (planted_rollouts.temperature_twice, planted_rollouts.encoded_anew)
-"""What is told by logits, and by a side that both have shared."""
+LIVE = (
+    planted_rollouts.temperature_twice,
+    planted_rollouts.encoded_anew,
+    planted_rollouts.experts_permuted,
+    planted_rollouts.one_bit,
+    planted_rollouts.padded_vocabulary,
+)
+"""What is told by logits, by a side that both have shared, and by bytes."""
 
 
 def recorded(folder: Path, side: Any, **options: Any) -> str:
@@ -32,6 +38,8 @@ BY_DAY = (
     planted_rollouts.merged_on_the_grid,
     planted_rollouts.transposed_expert,
     planted_rollouts.sampled_from_the_top,
+    planted_rollouts.another_adapter_computes,
+    planted_rollouts.dora_without_its_magnitude,
 )
 """One of each way in which a recording knows a cause."""
 
@@ -53,3 +61,12 @@ def test_a_planted_defect_is_named(
     assert main(["compare", engine, trainer, "-v", "--criterion", "logprob=noise()"]) == 1
     out = capsys.readouterr().out
     assert plant in LIVE or planted.words in out
+
+
+def test_a_buffer_that_no_checkpoint_has_need_not_be_sent(tmp_path: Path) -> None:
+    """The recording says which these are, as a model does."""
+    engine = tiny()
+    weights = weight_snapshot(engine)
+    del weights["rotary_emb.frequencies"]
+    ours = recorded(tmp_path / "engine", Scorer(model=engine, weights=weights))
+    assert main(["compare", ours, recorded(tmp_path / "trainer", tiny(), history={})]) == 0

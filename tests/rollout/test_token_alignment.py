@@ -34,19 +34,22 @@ with torch.no_grad():
         way_of(way)(Caller(model), ids)
 """
 
-WITHIN = ["--criterion", "logprob=close(rtol=0, atol=1e-4)", "-v"]
-
 
 def compared(
-    capsys: pytest.CaptureFixture[str], folder: Path, ours: list[str], theirs: list[str]
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    ours: list[str],
+    theirs: list[str],
+    within: str = "close(rtol=0, atol=1e-4)",
 ) -> tuple[int, str]:
     """The exit status and the words of a comparison of the forwards of two ways."""
+    options = ("--honest-ways",) if within != "close(rtol=0, atol=1e-4)" else ()
     sides = [
-        recorded(folder, f"{len([*folder.iterdir()])}", SCORING, *arguments, steps="99")
-        for arguments in (ours, theirs)
+        recorded(folder, f"{len([*folder.iterdir()])}", SCORING, *side, steps="99", options=more)
+        for side, more in ((ours, ()), (theirs, options))
     ]
     capsys.readouterr()
-    status = main(["compare", *sides, *WITHIN])
+    status = main(["compare", *sides, "--criterion", f"logprob={within}", "-v"])
     shown = capsys.readouterr()
     return status, shown.out + shown.err
 
@@ -75,11 +78,19 @@ def test_a_sequence_is_decoded_where_the_other_side_packs(
 
 
 def test_other_ids_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sequence that goes on otherwise proves nothing."""
+    """A sequence that goes on otherwise is red by its token, or by what made it go on so."""
     status, words = compared(capsys, tmp_path, ["batch", "ids"], ["alone"])
     assert status == 1
-    assert "the candidate scores other tokens: id" in words
-    assert "at token 5 of sequence 2" in words
+    parted = "position 5 of sequence 2 is token 13 in the candidate, 50 in the reference"
+    assert f"{parted}; all before agrees" in words
+    status, words = compared(capsys, tmp_path, ["batch", "ids", "positions"], ["alone"])
+    assert status == 1
+    assert "first at rotary_emb, token 6; weights agree" in words
+    assert parted in words
+    status, words = compared(capsys, tmp_path, ["batch", "ids", "weight"], ["alone"])
+    assert status == 1
+    assert "weight layers.1.mlp.down_proj" in words
+    assert parted in words
 
 
 def test_a_side_that_goes_on_with_old_weights_is_told(
@@ -100,3 +111,32 @@ def test_sequences_that_are_not_compared_are_counted(
     status, words = compared(capsys, tmp_path, ["left", "fewer"], ["alone"])
     assert status == 0
     assert "1 of 3 sequences of the reference are not among those of the candidate" in words
+
+
+@pytest.mark.parametrize("way", ["packed", "alone"])
+def test_noise_is_measured_of_the_first_forward_that_scores(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong position is beyond it, and a bound that a wrong weight satisfies proves nothing."""
+    assert compared(capsys, tmp_path, ["left"], [way], "noise()")[0] == 0
+    status, words = compared(capsys, tmp_path, ["left", "positions"], [way], "noise()")
+    assert status == 1
+    assert "6 times the largest of honest ways: batch " in words
+    assert "first at rotary_emb, token 6; weights agree" in words
+    status, words = compared(capsys, tmp_path, ["left"], [way], "close(rtol=0, atol=100)")
+    assert status == 1
+    assert "so loose that it proves nothing: with the rows of layers" in words
+
+
+def test_forwards_that_score_no_whole_sequence_have_no_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said where it is asked for, as it is where nothing was measured."""
+    text = SCORING.replace("way_of(way)(Caller(model), ids)", "model.embed_tokens(ids[0])")
+    with pytest.raises(SystemExit):
+        recorded(tmp_path, "a", text, "alone", options=("--honest-ways",))
+    assert "expected a forward of whole sequences with their logits" in capsys.readouterr().err
+    sides = [recorded(tmp_path, name, SCORING, "alone") for name in "bc"]
+    with pytest.raises(SystemExit):
+        main(["compare", *sides, "--criterion", "logprob=noise()"])
+    assert "record --forward --honest-ways" in capsys.readouterr().err

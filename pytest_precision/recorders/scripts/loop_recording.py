@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
@@ -23,6 +22,7 @@ from pytest_precision.registered import OF_PACKAGE
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
 from pytest_precision.trace.reader import Header
+from pytest_precision.trace.remote_folder import OutFolder
 from pytest_precision.trace.writer import FirstShown
 
 
@@ -30,7 +30,8 @@ class LoopRecording:
     """One rank's recording of a training loop.
 
     Args:
-        folder: an existing one without a recording, the same for all ranks that see this disk.
+        out: with an existing folder without a recording, the same for all ranks that see this
+            disk.
         manifest: how the recording is made; its steps, names and intervals are those recorded.
         digest_name: name of the digests.
         lines: ranks over which the other side spreads its tensors, if all tensor operations are
@@ -46,7 +47,7 @@ class LoopRecording:
 
     def __init__(
         self,
-        folder: Path,
+        out: OutFolder,
         manifest: Manifest,
         digest_name: str,
         *,
@@ -54,11 +55,12 @@ class LoopRecording:
         rank_of: tuple[int, int] | None = None,
         seeded: bool = True,
     ) -> None:
-        self._folder = folder
+        self._out = out
+        self._folder = out.path
         self._seeded = seeded
         part = RecordedPart(manifest.only, manifest.every, manifest.steps)
         self.trace = LoopTrace(
-            folder, manifest.steps, None, manifest, digest_name=digest_name, rank_of=rank_of
+            out.path, manifest.steps, None, manifest, digest_name=digest_name, rank_of=rank_of
         )
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
@@ -66,11 +68,15 @@ class LoopRecording:
         self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
         schedule = LoopSchedule(("train",) * manifest.steps)
         self.loop = Steps(LoopReader(part), self.trace, schedule, self._probes)
-        self.loop.ends.settled = lambda: self.trace.settle(self._described)
+        self.loop.ends.settled = self._settle
 
     def followed(self) -> AbstractContextManager[None]:
         """Return a context that follows the loop, and ends it after its last step."""
         return followed(self.loop)
+
+    def _settle(self) -> None:
+        self.trace.settle(self._described)
+        self._out.settled()
 
     def _described(self) -> tuple[Header, FirstShown]:
         cell = Cell(world_size=self.trace.world_size)

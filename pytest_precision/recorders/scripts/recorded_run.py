@@ -13,8 +13,10 @@ from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.recorders.scripts.loop_recording import LoopRecording
 from pytest_precision.recorders.scripts.loop_trace import rank_and_world_size
 from pytest_precision.recorders.scripts.recorded_part import NothingRecordedError
+from pytest_precision.trace.file_parts import pieces_of
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.remote_folder import RemoteFolder, recorded_into
 
 
 class RecordedRun:
@@ -23,7 +25,7 @@ class RecordedRun:
     Args:
         model: what is trained.
         optimizer: what updates it.
-        folder: as `Recorder` takes it.
+        place: a folder of this machine, or an address.
         manifest: how the recording is made.
         rank_of: rank and world size; those of torch's default process group unless given.
     """
@@ -32,15 +34,16 @@ class RecordedRun:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        folder: Path,
+        place: Path | RemoteFolder,
         manifest: Manifest,
         rank_of: tuple[int, int] | None,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._folder = folder
+        self._place = place.absolute() if isinstance(place, Path) else place
         self._manifest = manifest
         self._rank_of = rank_of
+        self._out = ExitStack()
         self._following = ExitStack()
         self._recording: LoopRecording | None = None
         self._done: int | None = None
@@ -57,8 +60,9 @@ class RecordedRun:
             advice = "make another Recorder, with another folder"
             raise RuntimeError(expected_but_got("one start of a Recorder", "a second one", advice))
         rank_of = self._rank_of or rank_and_world_size()
-        _expect_free(self._folder, *rank_of)
-        recording = LoopRecording(self._folder, self._manifest, LIN8, rank_of=rank_of, seeded=False)
+        _expect_free(self._place, *rank_of)
+        out = self._out.enter_context(recorded_into(self._place))
+        recording = LoopRecording(out, self._manifest, LIN8, rank_of=rank_of, seeded=False)
         recording.loop.tell(self._model)
         self._following.enter_context(recording.followed())
         self._recording = recording
@@ -92,7 +96,7 @@ class RecordedRun:
         recording = self._started()
         if self._done is None:
             self._done = recording.loop.schedule.done
-            with recording.trace:
+            with self._out, recording.trace:
                 self._following.close()
                 self._done = self._finished(recording)
         return self._done
@@ -128,25 +132,33 @@ class RecordedRun:
         ended = error is not None and self._following.pop_all().__exit__(kind, error, traceback)
         if error is not None and not ended:
             self._started().trace.__exit__(kind, error, traceback)
+            self._out.__exit__(kind, error, traceback)
             return False
         self.stop()
         return bool(ended)
 
 
-def _expect_free(folder: Path, rank: int, world_size: int) -> None:
-    """Make the folder unless it exists, and raise if another recording is in it.
+def _expect_free(place: Path | RemoteFolder, rank: int, world_size: int) -> None:
+    """Make a folder unless it exists, and raise if another recording is in it, or at the address.
 
     Other ranks of this one may have begun there.
 
     Raises:
-        RecordingError: there is one, or the folder cannot be made.
+        RecordingError: there is one, or the folder cannot be made, or the address not be used.
     """
     expected = "a new or empty folder"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = sorted(path.name for path in folder.iterdir())
+        taken = sorted(_names_in(place))
     except OSError as error:
-        raise RecordingError(expected_but_got(expected, f"{folder} ({error.strerror})")) from error
-    if taken and (world_size == 1 or f"rank{rank}.bin" in taken):
-        got = f"{folder}, which has {taken[0]}"
+        raise RecordingError(expected_but_got(expected, f"{place} ({error.strerror})")) from error
+    if taken and (world_size == 1 or f"rank{rank}.bin" in pieces_of(taken)):
+        got = f"{place}, which has {taken[0]}"
         raise RecordingError(expected_but_got(expected, got, "name another for each recording"))
+
+
+def _names_in(place: Path | RemoteFolder) -> list[str]:
+    """Return the names of the files in a folder, which is made unless it exists, or an address."""
+    if not isinstance(place, Path):
+        return place.names()
+    place.mkdir(parents=True, exist_ok=True)
+    return [path.name for path in place.iterdir()]

@@ -29,6 +29,7 @@ from pytest_precision.recorders.scripts.steps import ON_DEMAND
 from pytest_precision.recorders.source_files import LOGGING, PACKAGE_ROOT, PASSING_ON, TORCH
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
+from pytest_precision.trace.remote_folder import OutFolder
 
 PASS_ON = (*PASSING_ON, *LOGGING)
 """Files that call the function of torch that a script calls, in its place."""
@@ -37,7 +38,7 @@ PASS_ON = (*PASSING_ON, *LOGGING)
 def record_file(
     file: Path,
     arguments: Sequence[str],
-    folder: Path,
+    out: OutFolder,
     steps: int,
     values: Collection[int],
     *,
@@ -55,7 +56,7 @@ def record_file(
     Args:
         file: the script.
         arguments: of the script.
-        folder: an existing one without a recording, the same for all ranks.
+        out: with an existing folder without a recording, the same for all ranks.
         steps: number of train steps to record, if the script makes as many.
         values: steps whose values are written, 0 for the start; digests are written of the others.
         local_grads: whether gradients are looked at as each backward leaves them.
@@ -76,7 +77,7 @@ def record_file(
     """
     manifest = Manifest.now(file, arguments, steps, values, only=only, every=every)
     torch.manual_seed(SEED)
-    recording = LoopRecording(folder, manifest, digest_name, lines=lines)
+    recording = LoopRecording(out, manifest, digest_name, lines=lines)
     with recording.trace:
         recording.loop.tell(see={ON_DEMAND} if local_grads else ())
         follow_file(file, arguments, recording.followed())
