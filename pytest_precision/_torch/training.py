@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 SCHEDULER_RATES = "_last_lr"
 
+SCHEDULER_BOOKKEEPING = frozenset({"_step_count", "_is_initial", "_get_lr_called_within_step"})
+"""Attributes by which a scheduler warns of calls in the wrong order."""
+
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:
     """Set a plain tensor as a module's parameter, as `functional_call` does."""

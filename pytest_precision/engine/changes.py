@@ -40,6 +40,7 @@ class Changes:
         self.starts: dict[str, str] = {}
         self._start: dict[str, object] = {}
         self._described: dict[object, str] = {}
+        self._shows_all = False
         self.begun = False
 
     def begin(self, leaves: NamedLeaves) -> None:
@@ -49,11 +50,19 @@ class Changes:
             if name not in self._start:
                 self._store(name, leaf, fingerprint(leaf))
 
+    def show_all(self) -> None:
+        """Yield every value from now on, as one that was loaded may have changed before."""
+        self._shows_all = True
+
     def observe(self, leaves: NamedLeaves) -> Iterator[Observation]:
         """Yield an observation of each value that has changed since before the first update."""
         for name, leaf in leaves:
-            if self.differs(name, leaf):
+            if self._shows_all or self.differs(name, leaf):
                 yield observed(self.kind, name, leaf)
+
+    def present(self, leaves: NamedLeaves) -> Iterator[Observation]:
+        """Yield an observation of each value, changed or not."""
+        return (observed(self.kind, name, leaf) for name, leaf in leaves)
 
     def differs(self, name: str, leaf: Any) -> bool:
         """Return whether a value has changed since `begin` saved it; False for a new name."""

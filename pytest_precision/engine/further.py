@@ -10,12 +10,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pytest_precision._torch.distributed import is_dtensor
-from pytest_precision._torch.training import SCHEDULER_RATES
+from pytest_precision._torch.training import SCHEDULER_BOOKKEEPING, SCHEDULER_RATES
 from pytest_precision.engine.attributes import Leaves
 from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.engine.readable import stored, unreadable
 from pytest_precision.engine.values import leaves
 from pytest_precision.matrix.tensor_key import TensorKey
+
+STALE_RATES = "stale rates"
+"""Names whether the rates that a scheduler tells are not those of its optimizer's groups."""
 
 
 def optimizers(
@@ -85,7 +88,7 @@ def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
     attributes = vars(scheduler)
     if SCHEDULER_RATES in attributes:
         rates = [group["lr"] for group in scheduler.optimizer.param_groups]
-        yield "stale rates", rates != attributes[SCHEDULER_RATES]
+        yield STALE_RATES, rates != attributes[SCHEDULER_RATES]
     for key, value in attributes.items():
         if key not in ("optimizer", SCHEDULER_RATES):
             inner = value if isinstance(value, (list, tuple)) else ()
@@ -94,6 +97,15 @@ def scheduler_leaves(scheduler: LRScheduler) -> Leaves:
                     for path, leaf in scheduler_leaves(part):
                         yield f"{key}.{place}.{path}", leaf
             yield from ((f"{key}{path}", leaf) for path, leaf in leaves(value))
+
+
+def is_counted_anew(policy: str) -> bool:
+    """Return whether a policy starts anew in a scheduler that is made at the step it goes on with.
+
+    No rate follows from it, while the optimizer has the rates of the checkpoint.
+    """
+    path, _, _ = policy.partition(" of ")
+    return path.rpartition(".")[2] in SCHEDULER_BOOKKEEPING | {STALE_RATES}
 
 
 def plain_values(

@@ -41,6 +41,8 @@ class Kind(NamedTuple):
             different numbers of them.
         once_moved: whether tensors are shown only once they are not as before the first update, so
             that one which is not shown is as it was then, if the trace says what it was.
+        restored: whether a load must restore it although it is passing, since it decides about
+            steps that come much later.
     """
 
     meaning: str
@@ -57,6 +59,7 @@ class Kind(NamedTuple):
     shown_by: str = ""
     summed: bool = False
     once_moved: bool = False
+    restored: bool = False
 
 
 KINDS = {
@@ -187,6 +190,7 @@ KINDS = {
         lasts="passing",
         optional="value",
         once_moved=True,
+        restored=True,
     ),
     "host_rng": Kind(
         "the states of Python's and numpy's generators, once used",
@@ -213,6 +217,9 @@ STARTING_KINDS = frozenset(name for name, kind in KINDS.items() if kind.weight)
 
 LOCAL_KINDS = frozenset(name for name, kind in KINDS.items() if kind.local)
 """Kinds of which each rank has tensors of its own, rather than shards of one."""
+
+RESTORED_KINDS = frozenset(name for name, kind in KINDS.items() if kind.restored)
+"""Passing kinds that a load must restore."""
 
 SCORED_KINDS = frozenset(
     {"weight", "made_weight", "wrong_weight", "decision", "margin", "output", "logprob"}

@@ -109,6 +109,8 @@ class Observable:
                 yield from self._observe_forward(capture)
             if phase != "optimizer_step":  # there, the scheduler has set the next step's already
                 yield from self._observe_groups()
+            if phase == "load":
+                self._since.policies.show_all()
             yield from self.observe_state(capture)
 
     def observe_state(self, capture: Capture) -> Iterator[Observation]:

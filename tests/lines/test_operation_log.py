@@ -146,3 +146,12 @@ def test_a_collective_without_work_is_logged(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         dist.destroy_process_group()
     assert [one.name for one in logger.log.operations] == ["c10d.allreduce_.default"]
+
+
+def test_an_option_that_is_set_after_a_load_is_logged() -> None:
+    """A load puts other groups in the place of those that were watched."""
+    with operations() as logger:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.param_groups[0]["lr"] = 0.3
+    assert (logger.log.settings[-1].name, logger.log.settings[-1].value) == ("lr of group 0", "0.3")

@@ -64,7 +64,10 @@ def test_a_restart_differs_from_the_load_on(
     whole = cell.replace(sequence="train6")
     verdict = refused(parity_here(cell), resumed.trains, resumed.trains, reference_cell=whole)
     assert verdict.divergence is not None
-    assert (verdict.divergence.step, verdict.divergence.kind) == (4, restart.kind), verdict.headline
+    assert (verdict.divergence.step, verdict.divergence.kind) == (
+        restart.step,
+        restart.kind,
+    ), verdict.headline
     assert verdict.culprit is not None
     screen = (verdict.culprit.text, *verdict.ruling.brief)
     assert any(restart.words in line for line in screen), screen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_precision.probes.lines.explain.user_code import set_otherwise
+from pytest_precision.probes.lines.explain.user_code import made_by_both, set_otherwise
 from pytest_precision.probes.lines.operations import OperationLog, Setting
 
 
@@ -26,3 +26,18 @@ def test_a_name_with_another_number_is_no_other_setting(
         for value in (mine, theirs)
     )
     assert bool([*set_otherwise([ours], [others])]) == otherwise
+
+
+@pytest.mark.parametrize(
+    ("owner", "blamed"), [("group 0", True), ("group 0 of optimizer 1", False)]
+)
+def test_options_of_an_optimizer_that_a_load_has_made_are_not_compared(
+    owner: str, blamed: bool
+) -> None:
+    """It sets those of the first one again, which the run that goes on has no reason to do."""
+    first = Setting(0, "lr", "group 0", "0.1", None)
+    ours = OperationLog(settings=[first, Setting(0, "lr", owner, "0.2", None)])
+    theirs = OperationLog(settings=[first])
+    settings = [*set_otherwise([ours], [theirs])]
+    assert len(settings) == 1
+    assert bool(made_by_both(settings, [ours], [theirs])) == blamed

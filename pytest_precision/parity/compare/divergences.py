@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_precision._progress import advance
-from pytest_precision.engine.kinds import KINDS, causal_rank
+from pytest_precision.engine.kinds import KINDS, RESTORED_KINDS, causal_rank
 from pytest_precision.parity.compare.alike import AlikeKinds, AlikeTensors
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
@@ -167,7 +167,7 @@ def judge(
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
-        uncounted = aside | local.keys()
+        uncounted = aside | local.keys() | _of_steps(candidate, reference, moments)
         for alike in alike_kinds.at(moments, uncounted):
             if not criteria.leave_out_some(alike.kind):
                 judgement.count_alike(alike, moments[0])
@@ -264,6 +264,15 @@ def left_out(candidate: Trace, reference: Trace, criteria: Criteria) -> dict[str
             side = "candidate" if kind in theirs else "reference"
             reasons.setdefault(kind, f"the {side} has none")
     return {kind: reason for kind, reason in unchecked.items() if reason} | reasons
+
+
+def _of_steps(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> frozenset[str]:
+    """Return kinds that the next step shows, where one side alone has loaded; else none."""
+    ours, theirs = moments
+    if ours.phase == theirs.phase:
+        return frozenset()
+    kinds = candidate.kinds_at(ours) | reference.kinds_at(theirs)
+    return frozenset(kinds - RESTORED_KINDS)
 
 
 def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from pytest_precision.engine.kinds import KINDS
+from pytest_precision.engine.further import is_counted_anew
+from pytest_precision.engine.kinds import KINDS, RESTORED_KINDS
 from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey, outer_kind, resident_kind
 from pytest_precision.parity.compare.alike import AlikeTensors
@@ -47,7 +48,7 @@ class OptionalPairs:
 
     What differs from the start on, of kinds whose values may, is named; what has agreed must not
     begin to differ, and what is not shown on a side has agreed if it was equal before the first
-    update. Where one side alone has loaded a checkpoint, it has other objects since.
+    update. A side that has loaded a checkpoint has other objects since, but schedules go on.
 
     Args:
         candidate: one side.
@@ -101,6 +102,8 @@ class OptionalPairs:
         if pair.is_alike:
             self._agreed.add(key)
             return None
+        if self._loaded and pair.kind in RESTORED_KINDS:
+            return UNREPORTED if is_counted_anew(pair.name) else None
         agreed = key in self._agreed or self._starts.agree(pair)
         may = not agreed or (optional == "value" and self._loaded)
         return Uncompared("it differs from the start") if may else None

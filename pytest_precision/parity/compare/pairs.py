@@ -9,9 +9,10 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import causal_rank
 from pytest_precision.errors import RecordingError
+from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor, assemble
 from pytest_precision.parity.compare.tensors import with_values
-from pytest_precision.trace.moment import END, Moment
+from pytest_precision.trace.moment import END, STATE, Moment
 from pytest_precision.trace.reader import Entry, Trace
 
 
@@ -64,7 +65,7 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
 
     If both ran the same operations, every moment has a partner. If they ran different ones
     (train-eval-train against train-only), the start and the train steps have one, and so has the
-    end if both end with a train step.
+    end if both end with a train step. A load's partner is the state after the same step.
 
     Raises:
         RecordingError: if one side trains more steps than the other.
@@ -81,7 +82,12 @@ def common_moments(candidate: Trace, reference: Trace) -> list[tuple[Moment, Mom
             f"{max(step for step, _ in ours)} and the reference {max(step for step, _ in theirs)}; "
             "record both for the same steps"
         )
-    return [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
+    pairs = [(moment, theirs[key]) for key, moment in ours.items() if key in theirs]
+    loads = [[m for m in side.moments if m.operation in LOADS] for side in (candidate, reference)]
+    if not all(loads):
+        pairs += ((m, theirs[m.step, STATE]) for m in loads[0] if (m.step, STATE) in theirs)
+        pairs += ((ours[m.step, STATE], m) for m in loads[1] if (m.step, STATE) in ours)
+    return sorted(pairs, key=lambda pair: pair[0].op)
 
 
 def align(

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Set
 import torch
 from torch import Tensor
 
-from pytest_precision.engine.kinds import KINDS, is_made_late, lasting
+from pytest_precision.engine.further import is_counted_anew
+from pytest_precision.engine.kinds import KINDS, RESTORED_KINDS, is_made_late, lasting
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED, PRECISIONS
 from pytest_precision.matrix.sequence import LOADS, OPERATIONS
@@ -34,8 +35,8 @@ EVALUATIONS = frozenset(o.name for o in OPERATIONS.values() if o.held_out)
 
 STILL = {
     operation.name: operation.leaves_state
-    | lasting("passing")
     # The start of a load is the state at the save, which shows the settings too.
+    | lasting("passing").difference(RESTORED_KINDS if operation.needs_save else ())
     | (frozenset() if operation.needs_save else lasting("setting"))
     for operation in OPERATIONS.values()
     if operation.leaves_state is not None
@@ -167,7 +168,10 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
 
     A load makes the zeros that the saved optimizer had not made yet. Checkpoints are looked at when
     they are saved and loaded; some of what they hold is then seen for the first or the last time.
+    What schedules have not changed before a save is shown after a load only.
     """
+    if pair.kind in RESTORED_KINDS:
+        return pair.reference is None or is_counted_anew(pair.name)
     if pair.kind == "state" and None in (pair.candidate, pair.reference):
         return True
     return pair.reference is None and moment.operation in LOADS and is_made_late(pair.kind)

@@ -8,6 +8,7 @@ from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.by_itself.judged_log import JudgedLog, Remark
 from pytest_precision.probes.by_itself.loaded_average import loaded_average_lines
+from pytest_precision.trace.moment import INIT
 from pytest_precision.trace.reader import Trace
 
 SCHEDULES = "policy"
@@ -64,8 +65,9 @@ def noted_alone(case: RecordedCase) -> list[str]:
 
 def unmoved_schedules(trace: Trace) -> list[str]:
     """Return the schedulers whose count is shown at the start, and never as it moves."""
-    shown = trace.dtypes().get(SCHEDULES, {})
-    counts = {name for kind, name, _ in trace.starts() if kind == SCHEDULES} - shown.keys()
+    later = (moment for moment in trace.moments if moment != INIT)
+    shown = {entry.name for moment in later for entry in trace.entries(moment, {SCHEDULES})}
+    counts = {name for kind, name, _ in trace.starts() if kind == SCHEDULES} - shown
     return sorted(
         name.removeprefix(STEPS_OF_SCHEDULER)
         for name in counts

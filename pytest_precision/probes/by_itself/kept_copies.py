@@ -21,14 +21,11 @@ from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision.engine.groups import updated_tensors
 from pytest_precision.probes.by_itself.graph_leaves import nodes_on_leaves
 from pytest_precision.probes.by_itself.run_judge import JudgedRun, has_peers
-from pytest_precision.probes.by_itself.update_judge import UpdateJudge
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge, some_of
 from pytest_precision.trace.digests import digest
 
 WATCHED_UPDATES = 3
 """Updates of an optimizer before which copies of what it updates are looked for."""
-
-ELEMENTS = 1024
-"""Elements of each tensor by which copies are known."""
 
 
 class KeptCopy(NamedTuple):
@@ -50,6 +47,7 @@ class KeptCopies(UpdateJudge):
 
     rule: ClassVar[str] = "kept_copy"
     kind: ClassVar[str] = "used_param"
+    watched: ClassVar[int] = WATCHED_UPDATES
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
@@ -71,10 +69,8 @@ class KeptCopies(UpdateJudge):
             self._leaves |= {id(leaf): leaf for _, leaf in nodes_on_leaves(loss)}
         return loss
 
-    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer) -> None:
         """Pair what gets its gradient by hand with the leaf that has its value."""
-        if closure or self.updates[optimizer] > WATCHED_UPDATES:
-            return
         members = {id(tensor): tensor for tensor in updated_tensors(optimizer)}
         leaves = [leaf for key, leaf in self._leaves.items() if key not in members]
         fed = [tensor for key, tensor in members.items() if key not in self._leaves]
@@ -141,5 +137,4 @@ def _values(tensor: Tensor) -> Tensor | None:
 
 def _some(values: Tensor, dtype: torch.dtype) -> str:
     """Return a digest of some elements of a vector in a dtype."""
-    some = values[:: max(1, values.numel() // ELEMENTS)][:ELEMENTS]
-    return digest(some.to(dtype).cpu().contiguous())
+    return digest(some_of(values).to(dtype).cpu().contiguous())

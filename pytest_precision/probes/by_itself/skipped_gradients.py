@@ -17,13 +17,10 @@ from torch.optim import Optimizer
 from pytest_precision._torch.dispatch import version
 from pytest_precision.engine.groups import group_members, state_of
 from pytest_precision.probes.by_itself.run_judge import JudgedRun
-from pytest_precision.probes.by_itself.update_judge import UpdateJudge
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge, some_of
 
 WATCHED_UPDATES = 3
 """Updates of an optimizer that are looked at, all of which must leave the parameter alone."""
-
-ELEMENTS = 64
-"""Elements by which a parameter is told to have moved that is written through its data."""
 
 
 class LeftParameter(NamedTuple):
@@ -33,7 +30,8 @@ class LeftParameter(NamedTuple):
         group: tells its group from others.
         parameter: it.
         version: how often it was written in place.
-        values: some of its elements.
+        values: some of its elements, by which it is told to have moved that is written through its
+            data.
     """
 
     group: int
@@ -47,6 +45,7 @@ class SkippedGradients(UpdateJudge):
 
     rule: ClassVar[str] = "skipped_gradient"
     kind: ClassVar[str] = "grad"
+    watched: ClassVar[int] = WATCHED_UPDATES
     fails: ClassVar[bool] = False
 
     def __init__(self, run: JudgedRun) -> None:
@@ -56,22 +55,20 @@ class SkippedGradients(UpdateJudge):
         self._moved: set[int] = set()
         self._before: dict[Optimizer, list[LeftParameter]] = {}
 
-    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer) -> None:
         """Remember the parameters of each group that has a rate, as they are before the update."""
         before = self._before[optimizer] = []
-        if closure or self.updates[optimizer] > WATCHED_UPDATES:
-            return
         for group, parameters in group_members(optimizer):
             for parameter in parameters if _has_rate(group) else ():
                 if parameter.grad is not None and _is_plain(parameter):
-                    row = id(group["params"]), parameter, version(parameter), _some(parameter)
-                    before.append(LeftParameter(*row))
+                    row = id(group["params"]), parameter, version(parameter)
+                    before.append(LeftParameter(*row, some_of(parameter).clone()))
 
     def ended(self, optimizer: Optimizer) -> None:
         """Tell the parameters that the update has touched from those that it has not."""
         for group, parameter, number, values in self._before.pop(optimizer, []):
             touched = version(parameter) != number or bool(state_of(optimizer, parameter))
-            if touched or not torch.equal(values, _some(parameter)):
+            if touched or not torch.equal(values, some_of(parameter)):
                 self._moved.add(group)
                 self._alone[id(parameter)] = parameter, False
             elif bool(parameter.grad is not None and parameter.grad.any()):
@@ -97,7 +94,3 @@ def _has_rate(group: Mapping[str, Any]) -> bool:
 def _is_plain(parameter: Tensor) -> bool:
     kind = type(parameter)
     return kind in (Tensor, torch.nn.Parameter) and parameter.layout == torch.strided
-
-
-def _some(parameter: Tensor) -> Tensor:
-    return parameter.detach().reshape(-1)[:ELEMENTS].clone()

@@ -28,6 +28,7 @@ class Unreached(UpdateJudge):
     rule: ClassVar[str] = "unreached"
     kind: ClassVar[str] = "grad"
     fails: ClassVar[bool] = False
+    watched: ClassVar[int] = WATCHED_UPDATES
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
@@ -45,10 +46,8 @@ class Unreached(UpdateJudge):
             if plain and parameter.requires_grad and parameter.is_leaf:
                 self._used[id(parameter)] = parameter
 
-    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer) -> None:
         """Note which used parameters have no gradient, where others of the optimizer have one."""
-        if closure or self.updates[optimizer] > WATCHED_UPDATES:
-            return
         members = updated_tensors(optimizer)
         self._reached |= {id(tensor) for tensor in members if tensor.grad is not None}
         if not any(tensor.grad is not None for tensor in members):

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pytest_precision._torch.distributed import is_dtensor
 from pytest_precision._torch.training import has_own_step_hooks
 from pytest_precision.engine.groups import group_members, state_of
 from pytest_precision.probes.by_itself.run_judge import JudgedRun
-from pytest_precision.probes.by_itself.update_judge import UpdateJudge
+from pytest_precision.probes.by_itself.update_judge import UpdateJudge, some_of
 from pytest_precision.probes.by_itself.update_rules import UpdateRule, rule_of
 
 JUDGED_UPDATES = 6
@@ -29,9 +28,6 @@ JUDGED_UPDATES = 6
 
 JUDGED_TENSORS = 64
 """Tensors of an optimizer that are judged."""
-
-ELEMENTS = 1024
-"""Elements of each that are judged."""
 
 
 class Before(NamedTuple):
@@ -57,24 +53,23 @@ class UpdateSizes(UpdateJudge):
 
     rule: ClassVar[str] = "update_size"
     kind: ClassVar[str] = "master"
+    watched: ClassVar[int] = JUDGED_UPDATES
 
     def __init__(self, run: JudgedRun) -> None:
         super().__init__(run)
         self._before: dict[Optimizer, list[Before]] = {}
 
-    def begins(self, optimizer: Optimizer, *, closure: bool) -> None:
+    def begins(self, optimizer: Optimizer) -> None:
         """Keep a part of what a known optimizer updates."""
         before = self._before[optimizer] = []
-        if closure or self.updates[optimizer] > JUDGED_UPDATES or has_own_step_hooks(optimizer):
-            return
-        if self.run.declares_updates(optimizer):
+        if has_own_step_hooks(optimizer) or self.run.declares_updates(optimizer):
             return
         for group, parameters in group_members(optimizer):
             for parameter in parameters[: JUDGED_TENSORS - len(before)]:
                 rule = rule_of(optimizer, group, parameter)
                 if rule is None or parameter.grad is None:
                     continue
-                values, gradient = (_part(part).clone() for part in (parameter, parameter.grad))
+                values, gradient = (some_of(part).clone() for part in (parameter, parameter.grad))
                 is_first = not state_of(optimizer, parameter)
                 if values.shape == gradient.shape:
                     before.append(Before(parameter, values, gradient, rule, is_first))
@@ -84,7 +79,7 @@ class UpdateSizes(UpdateJudge):
         # A fused optimizer skips a step by itself whose gradients are not finite.
         skipped = getattr(optimizer, "found_inf", None) is not None
         for row in self._before.pop(optimizer, []):
-            moved = _part(row.parameter).double() - row.values.double()
+            moved = some_of(row.parameter).double() - row.values.double()
             if moved.isfinite().all() and row.gradient.isfinite().all():
                 self._judge(row, moved, may_skip=skipped)
 
@@ -119,10 +114,3 @@ def _is_small(row: Before, moved: Tensor) -> bool:
     without_decay = moved + rule.decays * values
     roots = (float(part[telling].square().mean().sqrt()) for part in (moved, without_decay))
     return min(roots) < rule.expected / 100
-
-
-def _part(tensor: Tensor) -> Tensor:
-    """Return some elements of the part of a tensor that this rank has, from all over it."""
-    local: Tensor = tensor.to_local() if is_dtensor(tensor) else tensor
-    flat = local.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // ELEMENTS)][:ELEMENTS]

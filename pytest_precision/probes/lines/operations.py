@@ -99,6 +99,15 @@ class Setting(NamedTuple):
         return self.option == DROPPED and self.value == repr(None)
 
     @property
+    def optimizer(self) -> str | None:
+        """Return the number of the optimizer whose group has the option; None for anything else.
+
+        The first optimizer has none in words.
+        """
+        group, _, number = self.owner.partition(" of optimizer ")
+        return (number or "0") if group.startswith("group ") else None
+
+    @property
     def name(self) -> str:
         """Return the option and its owner, such as `lr of group 0`."""
         return f"{self.option} of {self.owner}"

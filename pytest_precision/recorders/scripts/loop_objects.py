@@ -169,6 +169,10 @@ class LoopObjects(TrainingState):
         if self.scaler is not None:
             yield from attributes.numbers_of(self.scaler)
 
+    def present_policies(self) -> Iterator[Observation]:
+        """Yield the counters and settings of schedulers and `GradScaler`, changed or not."""
+        return self.since.policies.present(self.policies())
+
     def attributes(self) -> Leaves:
         """Yield (name, value) for Python attributes of modules and optimizers."""
         yield from attributes.attributes_of_modules(self.modules())

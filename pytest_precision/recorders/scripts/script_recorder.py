@@ -237,7 +237,10 @@ def run_script(
     with LoopTrace(place, len(cell.operations), window, digest_name=name) as trace:
         while schedule is not None:
             torch.manual_seed(SEED if schedule.load < 0 else FRESH_SEED)
-            runs.append(Steps(LoopReader(), trace, schedule, probes))
+            reader = LoopReader()
+            if schedule.loaded:
+                reader.since.policies.show_all()
+            runs.append(Steps(reader, trace, schedule, probes))
             record = Record(runs[-1], checkpoint, way)
             (script if schedule.load < 0 else resumed(script))(cell, record)
             record.end()

@@ -22,7 +22,7 @@ from pytest_precision.recorders.scripts.located import PieceOfTensor
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
 
-KEPT_OF_START = ("numbers", "state", "weights", "flags", "rng", "loss_scale")
+KEPT_OF_START = ("numbers", "state", "weights", "flags", "rng", "loss_scale", "policies")
 """What is kept of the start of a run, in the order in which it is written."""
 
 LOGGED = "logged norm"
@@ -185,6 +185,8 @@ class StepBuffer:
             self._start.keep("flags", "", self.reader.flags())
             self._start.keep("loss_scale", "", self.reader.loss_scale())
             self.reader.begin()
+            policies = self.reader.present_policies()
+            self._start.keep("policies", self._named(optimizer, update), policies)
         self._keep("numbers", [(self._named(optimizer, update), self.reader.numbers(optimizer))])
 
     def settle(self, trained: Iterable[Tensor]) -> None:

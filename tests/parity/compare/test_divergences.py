@@ -505,3 +505,33 @@ def test_the_table_of_a_long_run_fits_a_terminal(write_trace: Write) -> None:
     header, row = spread.table(judgement)
     assert header.split()[2:] == ["…", *(str(n) for n in range(40, 50)), "…"]
     assert row.split()[2:6] == ["=", "=", "100", "%"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "best of ReduceLROnPlateau",
+            "policy differs after load, which follows step 1: best of ReduceLROnPlateau is 9",
+        ),
+        ("_step_count of StepLR", ""),
+        ("_schedulers.0.stale rates of SequentialLR", ""),
+    ],
+)
+def test_a_schedule_goes_on_after_a_load(write_trace: Write, name: str, words: str) -> None:
+    """Rates may follow much later; what a scheduler that is made anew counts anew decides none."""
+    four, five, nine = (whole("policy", name, torch.tensor(n), local=True) for n in (4, 5, 9))
+    save, load, train = (
+        Moment(1, "save", 1, "save"),
+        Moment(2, "load", 1, "load"),
+        Moment(3, "train", 2, "optimizer_step"),
+    )
+    moments = [INIT, STEPS[0], save, load, train]
+    seen = [param(1)], [param(2), four], [param(2)], [param(2), nine], [param(3), five]
+    resumed = write_trace([*zip(moments, seen, strict=True)])
+    whole_run = write_trace(run([param(1)], [param(2), four], [param(3), five]))
+    for sides in ((resumed, whole_run), (whole_run, resumed)):
+        judgement = judge(*sides, Criteria.of(None))
+        assert (judgement.first is None) == (not words)
+    if words:
+        assert headline(judge(resumed, whole_run, Criteria.of(None))).startswith(words)

@@ -218,6 +218,25 @@ def test_a_load_brings_back_what_was_saved(write_trace: Write) -> None:
     assert wording.disturbance(finding, "candidate") == words
 
 
+@pytest.mark.parametrize(
+    ("name", "loaded_count", "is_lost"),
+    [
+        ("last_epoch of StepLR", 0, True),
+        ("last_epoch of StepLR", 2, False),
+        ("_step_count of StepLR", 0, False),
+    ],
+)
+def test_a_load_brings_back_schedules(
+    write_trace: Write, name: str, loaded_count: int, is_lost: bool
+) -> None:
+    """Also one whose rate changes later; what it counts for its warnings may begin anew."""
+    saved, later = (whole("policy", name, torch.tensor(n), local=True) for n in (2, loaded_count))
+    constant = whole("policy", "gamma of StepLR", torch.tensor(0.5), local=True)
+    save, load = Moment(1, "save", 1, "save"), Moment(2, "load", 1, "load")
+    trace = write_trace([(save, [*state(1.0), saved]), (load, [*state(1.0), later, constant])])
+    assert (disturbed_alone(trace) is not None) == is_lost
+
+
 @pytest.mark.parametrize("operation", ["eval", "save", "skip", "load"])
 def test_what_a_test_leaves_unchecked_may_change(write_trace: Write, operation: str) -> None:
     """A kind that no side is held to is not held to itself either; the others are."""

@@ -56,7 +56,7 @@ def test_a_loop_that_reads_as_many_files_as_it_has_ranks_is_found(parity_shared:
     [
         ("model", "used_param"),
         ("optimizer", "lr"),
-        pytest.param("schedule", "lr", marks=pytest.mark.nightly),
+        pytest.param("schedule", "policy", marks=pytest.mark.nightly),
     ],
 )
 def test_what_is_not_loaded_is_found(parity_shared: ParityIn, forgotten: str, kind: str) -> None:

@@ -23,12 +23,14 @@ from pytest_precision.probes.lines.explain.loop_calls import (
     rate_moved_before,
     set_earlier,
 )
+from pytest_precision.probes.lines.explain.made_anew import made_anew
 from pytest_precision.probes.lines.explain.misplaced import misplaced, not_restored
 from pytest_precision.probes.lines.explain.other_data import drawn_or_fetched
 from pytest_precision.probes.lines.explain.pieces import hold_other_pieces, tellable
 from pytest_precision.probes.lines.explain.rejoined import before_rejoined
 from pytest_precision.probes.lines.explain.user_code import (
     SetOtherwise,
+    made_by_both,
     only_other,
     set_otherwise,
     too_little,
@@ -69,6 +71,8 @@ def culprit_of(
         digests: of it on both sides, as a log has them; empty where its values are not known. What
             made wrong values that are no part of the candidate's is not at fault.
     """
+    if anew := made_anew(candidate, kind, name, operation):
+        return worded.of_user_code(anew, "setting", root, None, rank=None)
     suspicion = _suspicion(candidate, reference, root, kind, name, operation, digests)
     if suspicion.is_sure:
         return suspicion.culprit
@@ -135,8 +139,8 @@ def _suspicion(
     settings = [*set_otherwise(candidate, reference)]
     if telling := _shown(settings, (candidate, reference), kind, name):
         return _set_by(last_set(telling, candidate, reference, digests) or telling, root)
-    if operation not in OPTIONS_ACT_IN:
-        settings = []
+    acts = operation in OPTIONS_ACT_IN
+    settings = made_by_both(settings, candidate, reference) if acts else []
     lookup = ReferenceLookup(reference)
     in_pieces = hold_other_pieces(candidate, reference)
     cut = cut_of(reference)

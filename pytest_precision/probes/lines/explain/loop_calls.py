@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pytest_precision.probes.lines.explain.following import Wrong
-from pytest_precision.probes.lines.explain.user_code import SetOtherwise
+from pytest_precision.probes.lines.explain.user_code import SetOtherwise, made_by_both
 from pytest_precision.probes.lines.operations import UPDATES, ZEROES, OperationLog
 
 RATE_OPTIONS = ("lr", "initial_lr")
@@ -67,7 +67,8 @@ def rate_moved_before(
     if ours.restores or not any(first <= before <= wrong.call.number for before in updates):
         return None
     moved = set_earlier(candidate, reference, lambda option: option in RATE_OPTIONS)
-    return moved if moved is not None and moved.setting.before <= wrong.call.number else None
+    moves = made_by_both([] if moved is None else [moved], candidate, reference)
+    return next((move for move in moves if move.setting.before <= wrong.call.number), None)
 
 
 def set_earlier(

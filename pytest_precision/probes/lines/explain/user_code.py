@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
@@ -90,6 +90,23 @@ def set_otherwise(
             for ours_set, theirs_set in times:
                 if _value(ours_set) != _value(theirs_set):
                     yield SetOtherwise(ours_set, theirs_set)
+
+
+def made_by_both(
+    settings: Iterable[SetOtherwise],
+    candidate: Sequence[OperationLog],
+    reference: Sequence[OperationLog],
+) -> list[SetOtherwise]:
+    """Return settings without options of optimizers, unless both runs have made the same ones.
+
+    A run that loads makes its optimizer once more: it sets the options of the first one again, and
+    those of the steps from there on.
+    """
+    ours, theirs = (
+        {setting.optimizer for log in logs for setting in log.settings}
+        for logs in (candidate, reference)
+    )
+    return [s for s in settings if ours == theirs or s.setting.optimizer is None]
 
 
 def _by_name(log: OperationLog) -> dict[str, list[Setting]]:

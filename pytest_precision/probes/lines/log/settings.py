@@ -174,6 +174,8 @@ class SettingsWatch:
 
     def _restored(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
+        if args and isinstance(args[0], Optimizer):
+            self.watch(args[0])  # it has new groups
         line = self._frames.stack().line if self.restores else None
         if line is not None and line.is_users:
             self._log.restores.append(Setting(len(self._log.operations), name, "", "", line))
