@@ -1,20 +1,26 @@
-"""Ask the plugins of a session what they register; see `hookspecs`."""
+"""Ask the plugins of a session what they register; see `hookspecs`.
+
+pytest imports this module at every start: what a session without cells does not need is imported in
+the functions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_precision import hookspecs
 from pytest_precision.errors import expected_but_got
-from pytest_precision.parity.figures import DEFAULT_FIGURES
-from pytest_precision.registered import ProbeSpec, Registered, is_of_package
+
+if TYPE_CHECKING:
+    from pytest_precision.registered import ProbeSpec, Registered
 
 BUNDLED = "pytest_precision.plugin.bundled"
 
-REGISTERED = pytest.StashKey[Registered]()
+REGISTERED = pytest.StashKey["Registered"]()
 
 
 def add_hooks(plugins: pytest.PytestPluginManager) -> None:
@@ -30,6 +36,8 @@ def register_package(config: pytest.Config) -> None:
 def registered_by(config: pytest.Config) -> Registered:
     """Return the judgements of a session, which are asked for when one is first needed."""
     if REGISTERED not in config.stash:
+        from pytest_precision.registered import Registered
+
         # pluggy calls the last plugin first.
         config.stash[REGISTERED] = Registered(
             lambda: config.hook.pytest_precision_probes(config=config)[::-1]
@@ -39,8 +47,8 @@ def registered_by(config: pytest.Config) -> Registered:
 
 def refusals_of_plugins(config: pytest.Config) -> list[str]:
     """Return what is wrong with the judgements of a session, before any cell runs."""
-    # Only here, since a session without cells has none.
     from pytest_precision.check.gate_order import ordered_gates
+    from pytest_precision.parity.figures import DEFAULT_FIGURES
     from pytest_precision.parity.verdict import FACTS, FINDINGS
     from pytest_precision.recorders.rank_probes import rank_probes
 
@@ -65,6 +73,8 @@ def expect_new_figures(probes: Iterable[ProbeSpec], keys: Iterable[str]) -> None
     Raises:
         pytest.UsageError: with the name.
     """
+    from pytest_precision.registered import is_of_package
+
     used = {*keys}
     for probe in probes:
         for figure in probe.figures:

@@ -14,7 +14,7 @@ from pytest_precision import Capture, whole
 from pytest_precision.engine.observation import Observation
 from pytest_precision.probes.declared_rule.oracle.adam import AdamScalars
 from pytest_precision.probes.declared_rule.oracle.batch import Batch, Clipping, PiecePart
-from pytest_precision.probes.declared_rule.oracle.held import copied
+from pytest_precision.probes.declared_rule.oracle.held import HostCopies
 from pytest_precision.probes.declared_rule.oracle.update import (
     NO_ROUNDING,
     Rounding,
@@ -130,7 +130,7 @@ def test_what_an_update_is_judged_by_is_kept_on_the_host(measured_at_once: int) 
     """Moments, gradient and weight, before the update and after it."""
     device = [OnDevice(torch.ones(measured_at_once)) for _ in range(4)]
     held: list[torch.Tensor] = []
-    assert more(lambda: held.extend(copied(device))) == 0
+    assert more(lambda: held.extend(HostCopies().of(device))) == 0
     assert {tensor.device.type for tensor in held} == {"cpu"}
     seen = whole("final_grad", "w", torch.empty(measured_at_once))
     part = PiecePart(0, seen, 0, State.of(held), tuple(device[:3]))

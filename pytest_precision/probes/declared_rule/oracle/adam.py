@@ -88,8 +88,8 @@ class AdamScalars:
         So the correction is a factor of two numbers, not of each element.
         """
         if self.eps_in_root:
-            return second.add(self.eps * self.corrections[1]).sqrt_()
-        return second.sqrt().add_(self.eps * self.root)
+            return _square_root(second.add(self.eps * self.corrections[1]))
+        return _square_root(second).add_(self.eps * self.root)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return the weight's update from the new moments; it overwrites the first one."""
@@ -99,6 +99,8 @@ class AdamScalars:
     def stepped(self, old: State, storage: Roundings) -> tuple[Rounded, Rounded, Rounded]:
         """Return both moments and the weight after one step, each with a rounding error bound.
 
+        It computes in the memory of the old moments.
+
         Derivation: each term of a sum carries the rounding of its operations (`Rounding`), and what
         its operands carry is propagated to first order; the quotient, whose divisor may be as small
         as its own error, by its value where the numerator is largest and the divisor smallest.
@@ -107,12 +109,12 @@ class AdamScalars:
         old_first, old_second = old.moments
         share, least = storage.moments[0].share, storage.moments[0].least
         first = old_first.mul(self.betas[0]).add_(gradient, alpha=self.rests[0])
-        first_bound = old_first.abs().mul_(share * self.betas[0])
+        first_bound = old_first.abs_().mul_(share * self.betas[0])
         first_bound.add_(size, alpha=share * self.rests[0]).add_(error, alpha=self.rests[0])
         first_bound.add_(least)
-        second = old_second.mul(self.betas[1]).addcmul_(gradient, gradient, value=self.rests[1])
+        second = old_second.mul_(self.betas[1]).addcmul_(gradient, gradient, value=self.rests[1])
         second_bound = storage.moments[1](second.abs())
-        second_bound.addcmul_(size.mul_(2).add_(error), error, value=self.rests[1])
+        second_bound.addcmul_(error.add(size, alpha=2), error, value=self.rests[1])
         quotient = first / self.divisor(second)
         moments = Rounded(first, first_bound), Rounded(second, second_bound)
         bound = self._weight_bound(old.weight, *moments, quotient.abs(), storage)
@@ -136,7 +138,8 @@ class AdamScalars:
             exact: magnitude of the quotient of the first and the `divisor`.
             storage: roundings of the state.
         """
-        lowest = self.divisor((second.exact - second.bound).clamp_(min=0).mul_(1 - self.slack[1]))
+        least_second = (second.exact - second.bound).clamp_(min=0)
+        lowest = self.divisor(least_second.mul_(1 - self.slack[1]))
         arithmetic, rounding, rate = storage.moments[1], storage.weight, self.rate
         lowest.mul_(1 - 4 * arithmetic.unit)
         if arithmetic.unit > FLOAT32:  # fp16 has no 1e-8
@@ -146,6 +149,11 @@ class AdamScalars:
         # The largest quotient less the exact one, beside what is rounded of a move and of its sum.
         bound.add_(largest, alpha=rate * (1 + self.slack[0]))
         return bound.add_(exact, alpha=rate * (rounding.share + storage.move.share - 1))
+
+
+def _square_root(square: Tensor) -> Tensor:
+    """Return the square root, to a few units of fp64; on a CPU torch's own takes twice as long."""
+    return square.rsqrt().reciprocal_()
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:

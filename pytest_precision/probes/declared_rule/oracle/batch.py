@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import isfinite
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from pytest_precision.probes.declared_rule.oracle.update import (
     UpdateScalars,
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
+from pytest_precision.recorders.threads import computed
 from pytest_precision.recorders.weights import IN_CACHE, joined, lists_of_at_most
 
 
@@ -107,35 +109,39 @@ class Batch:
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
-    ) -> list[tuple[Tensor, Tensor, float]]:
-        """Return (fp64 result, |run - fp64| / bound, its maximum) of each moment and the weight.
-
-        It waits for a device once, unless something is not finite.
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return (fp64 result, |run - fp64| / bound) of each moment and the weight.
 
         Args:
             scalars: the rule's.
             storage: roundings of the state.
             factor: of the gradient that the right rule reads.
         """
-        stepped, ratios = scalars.stepped(self._old_state(factor), storage), []
-        run_state = self.after
-        for (exact, bound), after in zip(stepped, run_state, strict=True):
-            ratios.append(after.to(torch.float64, copy=True).sub_(exact).abs_().div_(bound))
-        largest = _maxima(ratios)
-        if not all(map(isfinite, largest)):  # NaN where any is
-            for number, (rounded, after) in enumerate(zip(stepped, run_state, strict=True)):
-                ratios[number] = _finite(ratios[number], rounded.exact, after)
-            largest = _maxima(ratios)
-        exacts = (exact for exact, _ in stepped)
-        return [*zip(exacts, ratios, largest, strict=True)]
+        stepped = scalars.stepped(self._old_state(factor), storage)
+        pairs = []
+        for (exact, bound), after in zip(stepped, self.after, strict=True):
+            lost = exact.isfinite() & ~after.isfinite()
+            ratio = _ratio(exact.clone(), bound, after).nan_to_num_(0.0, posinf=0.0)
+            pairs.append((exact, ratio.where(~lost, torch.inf)))
+        return pairs
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the batch's largest error under an optimizer rule, as a share of its bound."""
-        return max(
-            largest
-            for batch in self._in_cache()
-            for *_, largest in batch.ratios(scalars, storage, factor)
-        )
+        largest = partial(Batch._largest, scalars=scalars, storage=storage, factor=factor)
+        return max(computed(largest, [*self._in_cache()], self.device))
+
+    def _largest(self, scalars: UpdateScalars, storage: Roundings, factor: float) -> float:
+        """Return the largest of the `ratios`.
+
+        It waits for a device once, unless something is not finite, and keeps no temporary that it
+        can do without, so that all of them stay in the cache.
+        """
+        stepped = scalars.stepped(self._old_state(factor), storage)
+        pairs = zip(stepped, self.after, strict=True)
+        largest = _maximum(_ratio(*rounded, after) for rounded, after in pairs)
+        if not isfinite(largest):  # NaN where any is
+            largest = _maximum(ratio for _, ratio in self.ratios(scalars, storage, factor))
+        return largest
 
     def _in_cache(self) -> Iterator[Batch]:
         """Yield this batch in pieces whose temporaries stay in a CPU's cache; on a GPU, itself."""
@@ -173,16 +179,14 @@ class Batch:
         return old
 
 
-def _maxima(ratios: Sequence[Tensor]) -> list[float]:
-    """Return the largest number of each tensor, which come to the host together."""
-    largest: list[float] = torch.stack([ratio.amax() for ratio in ratios]).cpu().tolist()
-    return largest
+def _ratio(exact: Tensor, bound: Tensor, after: Tensor) -> Tensor:
+    """Return |run - fp64| / bound, in the memory of the fp64 result."""
+    return exact.sub_(after).abs_().div_(bound)
 
 
-def _finite(ratio: Tensor, exact: Tensor, after: Tensor) -> Tensor:
-    """Return error ratios with infinity where the run's result is not finite, but should be."""
-    lost = exact.isfinite() & ~after.isfinite()
-    return torch.where(lost, torch.inf, ratio.nan_to_num_(0.0, posinf=0.0))
+def _maximum(ratios: Iterable[Tensor]) -> float:
+    """Return the largest number of all tensors, for which the host waits once; NaN if one is."""
+    return float(torch.stack([ratio.amax() for ratio in ratios]).amax())
 
 
 class Judge:
@@ -256,7 +260,7 @@ class _Worst(NamedTuple):
 def _beyond(batch: Batch, way: tuple[UpdateScalars, float]) -> list[_Worst]:
     """Return the worst element of each tensor in which an update is off by more than its bound."""
     elements, run_state = [], batch.after
-    for kind, (exact, ratio, _) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
+    for kind, (exact, ratio) in enumerate(batch.ratios(way[0], batch.storage, way[1])):
         start = 0
         for part in batch.parts:
             worst, place = map(float, ratio[start : start + part.size].max(0))

@@ -54,25 +54,34 @@ def moments_and_weight(
     yield from zip(*moment_parts, weight_parts, strict=True)
 
 
-def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return CPU copies of flat tensors; those on the CPU are copied together, by dtype.
+class HostCopies:
+    """HostCopies tensors to the host, into the same memory each time: fresh pages cost more."""
 
-    Most are small. From a device each is copied alone, so that nothing is added there.
-    """
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for number, tensor in enumerate(tensors):
-        alike[tensor.dtype, tensor.device].append(number)
-    copies = [*tensors]
-    for numbers in alike.values():
-        alike_tensors = [tensors[number] for number in numbers]
-        parts = (
-            torch.split(torch.cat(alike_tensors), [tensor.numel() for tensor in alike_tensors])
-            if alike_tensors[0].device.type == "cpu"
-            else [tensor.to("cpu", copy=True) for tensor in alike_tensors]
-        )
-        for number, part in zip(numbers, parts, strict=True):
-            copies[number] = part
-    return copies
+    def __init__(self) -> None:
+        self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return CPU copies of flat tensors, which are valid until the next call.
+
+        Those on the CPU are copied together, by dtype, since most are small. From a device each is
+        copied alone, so that nothing is added there.
+        """
+        alike: dict[tuple[torch.dtype, torch.device], list[int]] = defaultdict(list)
+        for number, tensor in enumerate(tensors):
+            alike[tensor.dtype, tensor.device].append(number)
+        copies = [*tensors]
+        for (dtype, device), numbers in alike.items():
+            sizes = [tensors[number].numel() for number in numbers]
+            memory = self._memory.get((dtype, device))
+            if memory is None or memory.numel() < sum(sizes):
+                memory = self._memory[dtype, device] = torch.empty(sum(sizes), dtype=dtype)
+            parts = torch.split(memory[: sum(sizes)], sizes)
+            if device.type == "cpu":
+                alike_tensors = [tensors[number] for number in numbers]
+                torch.cat(alike_tensors, out=memory[: sum(sizes)])
+            for number, part in zip(numbers, parts, strict=True):
+                copies[number] = part if device.type == "cpu" else part.copy_(tensors[number])
+        return copies
 
 
 def storage(

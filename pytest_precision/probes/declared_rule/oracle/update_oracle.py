@@ -85,6 +85,7 @@ class UpdateOracle:
         log.frozen = self._plan.frozen
         self._judge = Judge(self._plan, log)
         self._reduced: dict[tuple[str, Place], Tensor] = {}
+        self._kept_reduced, self._kept_moments = held.HostCopies(), held.HostCopies()
         self._before: dict[tuple[str, Place], _Before] = {}
         self._options: list[dict[str, Any]] = []
         self._steps_done = 0
@@ -101,14 +102,14 @@ class UpdateOracle:
             for piece in engine.observe("reduce_grads", Capture())
             if piece.kind == "reduced_grad"
         ]
-        copies = held.copied([piece.tensor.detach().reshape(-1) for piece in pieces])
+        copies = self._kept_reduced.of([piece.tensor.detach().reshape(-1) for piece in pieces])
         places = ((piece.name, piece.place) for piece in pieces)
         self._reduced = dict(zip(places, copies, strict=True))
 
     @torch.no_grad()
     def before(self, engine: Engine, watched: Sequence[Watched]) -> None:
         """Keep moments, gradients and weights of `watched` before an update, to check it later."""
-        self._before = _with_copied_moments(self._starts(engine, watched))
+        self._before = _with_copied_moments(self._starts(engine, watched), self._kept_moments)
         self._options = held.rule_numbers(engine, self._plan.formula)
 
     @torch.no_grad()
@@ -273,11 +274,11 @@ class UpdateOracle:
 
 
 def _with_copied_moments(
-    starts: dict[tuple[str, Place], _Before],
+    starts: dict[tuple[str, Place], _Before], memory: held.HostCopies
 ) -> dict[tuple[str, Place], _Before]:
     """Copy the moments of shards, which the optimizer's step overwrites."""
     copies = iter(
-        held.copied([moment for start in starts.values() for moment in start.state.moments])
+        memory.of([moment for start in starts.values() for moment in start.state.moments])
     )
     return {
         place: start._replace(
