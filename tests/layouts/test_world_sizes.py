@@ -147,6 +147,10 @@ def test_each_rank_needs_one_microbatch_or_more(parity_in: ParityIn, ranks: int)
 
 MASTER = partial(layouts.master_adamw, main_grad=True)
 
+SUMMED = {**TINY, "gpt, other data": partial(TINY["gpt"], seed=2)}
+"""Of few gradients in bf16, whose sums in fp32 are often exact, the data decide whether the order
+of eight ranks shows: with the first seed it does not."""
+
 
 @pytest.mark.parametrize(
     ("candidate", "reference", "cell", "workload", "agrees"),
@@ -174,7 +178,7 @@ MASTER = partial(layouts.master_adamw, main_grad=True)
             layouts.distributed_optimizer,
             MASTER,
             Cell("bf16", "bf16", False, "train2", 8),
-            "gpt",
+            "gpt, other data",
             False,
             marks=NIGHTLY,
         ),
@@ -189,7 +193,7 @@ def test_agreement_ends_where_the_readme_says(
     agrees: bool,
 ) -> None:
     """The order of a sum over ranks is the only cause: nothing differs before it is reduced."""
-    check = partial(parity_in(cell).check, workload=TINY[workload])
+    check = partial(parity_in(cell).check, workload=SUMMED[workload])
     if agrees:
         assert check(candidate, reference).outcome == "pass"
         return

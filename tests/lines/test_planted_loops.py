@@ -43,6 +43,7 @@ def test_the_planted_line_is_named(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)  # 32 cells, each red and explained: 100 s of processor
 @pytest.mark.parametrize("precision", COMPUTES_IN)
 @pytest.mark.parametrize("way", WAYS)
 def test_most_planted_lines_are_named(

@@ -140,8 +140,10 @@ def test_fresh_groups_are_not_kept():
 def test_a_rank_that_died_between_jobs_is_replaced(pool):
     """A group with a dead rank gets no job."""
     first = pool.run(2, process)
-    psutil.Process(first[0]).kill()
-    psutil.wait_procs([psutil.Process(first[1])], timeout=0.1)
+    killed = psutil.Process(first[0])
+    killed.kill()
+    _, alive = psutil.wait_procs([killed], timeout=slack())
+    assert not alive
     assert pool.run(2, sum_of_ranks) == [(0, 2, 3), (1, 2, 3)]
 
 

@@ -32,14 +32,20 @@ MODULES = (
     "pytest_precision.layouts.sharded",
     "pytest_precision.layouts.megatron.experts",
     "pytest_precision.layouts.megatron.optimizer",
+    "pytest_precision.layouts.replicated",
+    "pytest_precision.probes.by_itself.engine_probe",
+    "pytest_precision.probes.by_itself.loop_probe",
     "pytest_precision.probes.declared_rule.loop_updates",
+    "pytest_precision.probes.lines.logged_run",
+    "pytest_precision.probes.lines.logged_script",
     "pytest_precision.probes.loop_rules.rules_probe",
     "pytest_precision.recorders.scripts.script_recorder",
     "pytest_precision.workloads.language_model",
     "pytest_precision.workloads.mixture",
     "pytest_precision.workloads.perceptron",
-    # Jobs are defined in test files, which import pytest.
+    # Jobs are defined in test files, which import pytest, and `Parity` for its annotation.
     "pytest",
+    "pytest_precision.check.parity",
 )
 
 # Set before torch is imported: OpenBLAS would start a thread, and a process with threads must not

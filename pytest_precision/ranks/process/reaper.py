@@ -97,6 +97,8 @@ def end_descendants(process: int, but: Collection[int] = ()) -> None:
 
 def descendants(process: int, but: Collection[int] = ()) -> list[int]:
     """Return the process numbers of all descendants, except the children in `but` and theirs."""
+    if process == os.getpid() and not _has_children():
+        return []  # most ranks: who parents whom is asked of every process of the machine
     children = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
@@ -107,3 +109,12 @@ def descendants(process: int, but: Collection[int] = ()) -> list[int]:
     for number in processes:
         processes += children[number]
     return processes
+
+
+def _has_children() -> bool:
+    """Return whether this process has children, running or ended and not waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
