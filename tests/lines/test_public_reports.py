@@ -20,8 +20,8 @@ sys.path.append(str(ROOT / "fixtures" / "reports"))
 import resumed  # noqa: E402
 from public_reports import FOLDER, REPORTS, RESTARTS, Report, Resumed  # noqa: E402
 
-IN_CI = ("rate_by_microbatch", "clips_scaled_gradients", "early", "swapped")
-"""One of each way to be wrong: a rate, what is left out, restarts."""
+IN_CI = ("rate_by_microbatch", "clips_scaled_gradients", "mode_left_on", "early", "swapped")
+"""One of each way to be wrong: a rate, what is left out, a mode, restarts."""
 
 
 def marked(reports: tuple[Any, ...]) -> Iterator[Any]:
