@@ -23,9 +23,8 @@ PARTITIONED = (
 """Advice where ranks hold other values of a tensor that no module holds."""
 
 REDUCED_IN_COPIES = (
-    "If the ranks reduce copies of their gradients, as a sharded optimizer does, and leave these "
-    "as they are, declare reduced_grad=unchecked(reason=...): final_grad has what the optimizer "
-    "reads."
+    "Nobody has reduced it, or what the optimizers read is not the sum of the ranks' gradients: if "
+    "that is meant, declare reduced_grad=unchecked(reason=...); final_grad has what they read."
 )
 """Advice where ranks hold other gradients after the reduction."""
 

@@ -91,6 +91,15 @@ def is_like_line(line: CodeLine | None, other: CodeLine | None) -> bool:
     return is_read and SequenceMatcher(None, ours, theirs).ratio() >= LITTLE_CHANGED
 
 
+def at_changed_line(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
+    """Return the reference's first operation of the step at another form of a call's line."""
+    others = {other.line: other for other in reversed(lookup.calls) if other.step == call.step}
+    if call.line in others:
+        return None
+    forms = (other for line, other in others.items() if is_like_line(call.line, line))
+    return min(forms, key=lambda other: other.number, default=None)
+
+
 def is_at_line(call: SingleCall, other: SingleCall) -> bool:
     """Return whether two operations have one operator, line and step, and are known to have one."""
     at = call.operation.name, call.line, call.step, call.operation.backward

@@ -16,6 +16,7 @@ from pytest_precision.probes.lines.explain.counterparts import (
     SUMS,
     added_later,
     all_same,
+    at_changed_line,
     is_at_line,
     is_changed_step,
     is_like_line,
@@ -283,7 +284,7 @@ def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     readers = lookup.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
     older = older_in_reference(wrong, lookup)
-    return ErrorKind(kind, older or _only_here(reader), reader)
+    return ErrorKind(kind, older or _only_here(reader), reader or at_changed_line(call, lookup))
 
 
 def _only_here(reader: SingleCall | None) -> str:
