@@ -225,3 +225,16 @@ def int8_products(rows: Tensor, keys: Tensor) -> Tensor:
             span = slice(start, start + EXACT_TERMS)
             parts.append((rows[:, span].float() @ keys[span].float()).to(torch.int32))
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.int32)
+
+
+def argument_names(operator: str) -> tuple[str, ...]:
+    """Return the names of an operator's arguments by its schema; none if torch has no such.
+
+    Args:
+        operator: as `aten.mul.Tensor`.
+    """
+    overload: Any = torch.ops
+    for part in operator.split("."):
+        overload = getattr(overload, part, None)
+    schema = getattr(overload, "_schema", None)
+    return () if schema is None else tuple(argument.name for argument in schema.arguments)

@@ -23,9 +23,8 @@ PARTITIONED = (
 """Advice where ranks hold other values of a tensor that no module holds."""
 
 REDUCED_IN_COPIES = (
-    "If the ranks reduce copies of their gradients, as a sharded optimizer does, and leave these "
-    "as they are, declare reduced_grad=unchecked(reason=...): final_grad has what the optimizer "
-    "reads."
+    "Nobody has reduced it, or what the optimizers read is not the sum of the ranks' gradients: if "
+    "that is meant, declare reduced_grad=unchecked(reason=...); final_grad has what they read."
 )
 """Advice where ranks hold other gradients after the reduction."""
 
@@ -56,7 +55,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     diagnosis = by_rule(diagnose(closer.judgement), _blamed(case))
     named = case.culprit(finding)
     note = (named.note,) if named.note else ()
-    explained = (*_lines_of_judgements("explains", closer, diagnosis),)
+    explained = (*_broken_rules(closer), *_lines_of_judgements("explains", closer, diagnosis))
     figures = {
         "spread": spread.columns(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
@@ -65,13 +64,13 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     return Ruling(
         outcome="fail",
         reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
-        details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis, explained)),
+        details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis)),
         divergence=locate(diagnosis),
         culprit=named.culprit,
+        explained=explained,
         brief=(
             *note,
-            *_notes(case, closer, diagnosis.finding),
-            *explained,
+            *_notes(case, diagnosis.finding),
             "",
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
@@ -89,18 +88,15 @@ def _in_no_module(case: Case, finding: Finding) -> bool:
     )
 
 
-def _detail_lines(
-    case: Case, closer: Case, diagnosis: Diagnosis, explained: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
+def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return lines on a difference: statistics, advice, and which kinds and steps differ."""
     return (
         *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
         *wording.statistics_lines(diagnosis.finding),
         *wording.likewise_lines(diagnosis),
         *number_lines(diagnosis.finding, closer.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
-        *_notes(case, closer, diagnosis.finding),
-        *explained,
+        *_notes(case, diagnosis.finding),
         "",
         *spread.table(closer.judgement),
         "",
@@ -119,8 +115,14 @@ def _blamed(case: Case) -> Blame | None:
     return next(filter(None, (blame(case) for blame in case.judgements("blames"))), None)
 
 
-def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
-    """Yield advice on the training loop's mistakes, and on how to record missing values and names.
+def _broken_rules(case: Case) -> Iterator[str]:
+    """Yield the mistakes of each side's training loop."""
+    for side in case.sides:
+        yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
+
+
+def _notes(case: Case, finding: Finding) -> Iterator[str]:
+    """Yield advice on gradients that are reduced in copies, and on how to record missing values.
 
     Values are missing where only digests were kept; names, where no module holds a tensor.
     """
@@ -133,8 +135,6 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         )
     if (finding.problem, finding.pair.kind) == ("replicas", "reduced_grad"):
         yield REDUCED_IN_COPIES
-    for side in closer.sides:
-        yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
 def _repeat_words(case: Case) -> str:

@@ -127,6 +127,18 @@ class Culprit:
         """Return the place in the source as `file:line`, without the number where it is unknown."""
         return source_place(self.file, self.line)
 
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """Return its line of code, and the reference's where that is another; nothing if unread."""
+        ours = _text_of(self.line, self.source)
+        theirs = (
+            None if self.reference is None else _text_of(self.reference.line, self.reference.source)
+        )
+        if self.reference is None or theirs in (None, ours):
+            return () if ours is None else (f"  code       {ours}",)
+        sides = zip(BOTH_SIDES, (ours, theirs), strict=True)
+        return tuple(f"  {side}  {text}" for side, text in sides if text is not None)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the culprit as a dict of builtin types for report.json, without empty fields."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -164,6 +176,11 @@ class Culprit:
 def source_place(file: str | None, line: int | None) -> str:
     """Return a place in the source as `file:line`, without the number where it is unknown."""
     return ":".join(str(part) for part in (file, line) if part is not None)
+
+
+def _text_of(line: int | None, source: Iterable[SourceLine]) -> str | None:
+    """Return the text of a line of code without its indent; None where it cannot be read."""
+    return next((row.text.strip() for row in source if row.number == line), None)
 
 
 def _rows(form: Any, rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:

@@ -79,6 +79,7 @@ class Ruling:
         details: lines below the reason; of a pass, how two recordings were not made alike.
         divergence: the first one, where two sides differ.
         culprit: the operation that made the first wrong value, where it was looked for and found.
+        explained: what one side alone shows to be wrong by itself, which may be the cause.
         brief: those of `details` that show it at a glance.
         figures: those that the gate has found, by name, in place of the check's.
     """
@@ -90,6 +91,7 @@ class Ruling:
     details: tuple[str, ...] = ()
     divergence: Divergence | None = None
     culprit: Culprit | None = None
+    explained: tuple[str, ...] = ()
     brief: tuple[str, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -177,7 +179,7 @@ class Verdict:
         if self.outcome == "pass":
             return self.ruling.details
         lines = (
-            *self._culprit_line,
+            *self._cause,
             f"candidate  {self.candidate}",
             f"reference  {self.reference}",
             f"criterion  {self.criterion}",
@@ -191,15 +193,17 @@ class Verdict:
         """Return a short failure message: where candidate and reference differ, what to do next."""
         if not self.ruling.brief:
             return ()
-        return _indented((*self._culprit_line, *self.ruling.brief, "", *self._next_steps, MORE))
+        return _indented((*self._cause, *self.ruling.brief, "", *self._next_steps, MORE))
 
     @property
     def _next_steps(self) -> tuple[str, ...]:
         return self.closing or (f"Repeat with: {self.repeat}",)
 
     @property
-    def _culprit_line(self) -> tuple[str, ...]:
-        return () if self.culprit is None else (self.culprit.text,)
+    def _cause(self) -> tuple[str, ...]:
+        """Return what one side shows to be wrong by itself, then the line of the first error."""
+        culprit = () if self.culprit is None else (self.culprit.text, *self.culprit.quoted)
+        return (*self.ruling.explained, *culprit)
 
     @property
     def repeat(self) -> str | None:

@@ -52,7 +52,7 @@ for step in range(2):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("dropped", "its result is dropped, the reference goes on with that"),
+        ("dropped", "nothing reads its result, which aten."),
         ("unmoved", "here, a line that the candidate never runs"),
         ("frozen", "weight is in no group here, in the reference it is in one"),
     ],

@@ -122,7 +122,7 @@ def test_a_loss_is_wrong_where_it_is_reduced(parity_here: ParityIn, tmp_path: Pa
     found = verdict(parity_here(Cell(sequence="train2")), file, "sum", "mean").culprit
     assert found is not None
     assert (found.operation, found.line) == ("aten.sum.default", 10)
-    assert "goes on with aten.mean.default" in found.text
+    assert "which aten.mean.default" in found.text
 
 
 DIVIDED = """

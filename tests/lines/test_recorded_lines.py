@@ -68,7 +68,7 @@ def test_an_operation_too_many_is_no_missing_one(
     """Of several steps, the next one multiplies what is made of the same gradient, by a beta."""
     halved = record(tmp_path / "halved", "halve", "--lines", "2", "--values", "0-3")
     said = compared(halved, theirs, capsys)
-    line = f"loop.py:{marked(LOOP, 'halve')}: the reference has no such operation on this value"
+    line = f"loop.py:{marked(LOOP, 'halve')}: the reference does not run it on its input"
     assert f"aten.mul_.Tensor at {LOOP.relative_to(Path.cwd()).parent}/{line}" in said, said
     log = json.loads((halved / "operations0.json").read_text())
     assert log["pieces"] == 2

@@ -82,7 +82,7 @@ def test_a_region_of_the_reference_is_said_to_be_one() -> None:
     """Where the wrong operation is known, and the right one lies in a region."""
     found = culprit(logged(wrong), compiled(right, "inductor"), LINE)
     assert (found.operation, found.kind) == ("aten.mm.default", "extra")
-    assert "goes on with a compiled region, which is counted as one operation," in found.text
+    assert "which a compiled region, which is counted as one operation," in found.text
 
 
 def test_a_module_that_is_compiled_is_logged() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from pytest_precision.report.json_file import encode
 
 
 def test_its_line_is_the_second_one_of_a_failure() -> None:
-    """The first line says which tensor differs, the next one where that was made."""
+    """The first line says which tensor differs, the next one where that was made, by which code."""
     found = culprit()
+    assert found.reference is not None
     ruling = Ruling(
         outcome="fail", reason="param differs", culprit=found, brief=("table",), details=("more",)
     )
@@ -27,11 +29,26 @@ def test_its_line_is_the_second_one_of_a_failure() -> None:
     assert failed.details[0] == f"  {found.text}"
     assert failed.brief == (
         f"  {found.text}",
+        "    candidate  clip(model, 100)",
+        f"    reference  {found.reference.source[0].text.strip()}",
         "  table",
         "  ",
         f"  Repeat with: {failed.repeat}",
         f"  {MORE}",
     )
+
+
+def test_what_one_side_shows_by_itself_stands_before_it() -> None:
+    """A stale copy is the cause of the first wrong value, of which the next line speaks."""
+    found = replace(culprit(), reference=None)
+    ruling = Ruling(
+        outcome="fail", reason="r", explained=("In the candidate, w is stale",), culprit=found
+    )
+    sides = {"candidate": "a:f", "reference": "a:g", "workload": "", "criterion": "bitwise"}
+    first, second, third, *_ = Verdict(nodeid="t[x]", axes={}, ruling=ruling, **sides).details
+    assert first == "  In the candidate, w is stale"
+    assert second == f"  {found.text}"
+    assert third == "    code       clip(model, 100)"
 
 
 def test_nothing_is_said_without_one() -> None:

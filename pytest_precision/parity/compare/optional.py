@@ -19,6 +19,7 @@ from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey, outer_kind, resident_kind
 from pytest_precision.parity.compare.alike import AlikeTensors
 from pytest_precision.parity.compare.logical_tensor import assemble
+from pytest_precision.parity.compare.own_gradients import reduced_elsewhere
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.starts import Starts
 from pytest_precision.parity.words import listed
@@ -79,6 +80,9 @@ class OptionalPairs:
         key = pair.kind, pair.name, pair.rank
         if pair.unlike and pair.kind in OF_QUANTIZED:
             self._split[pair.kind, QUANTIZED_ALONE].setdefault(pair.name)
+            return UNREPORTED
+        if reason := reduced_elsewhere(pair, self._moments):
+            self._split[pair.kind, reason].setdefault(pair.name)
             return UNREPORTED
         beside = KINDS[pair.kind].optional_beside if pair.kind in KINDS else ""
         if beside or optional in ("tensor", "value"):

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
+from pytest_precision.parity.compare.divergences import Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.probes.lines.explain.first_difference import up_to
 from pytest_precision.probes.lines.explain.found import SHOW_OPTIONS, Unnamed, culprit_of
 from pytest_precision.probes.lines.explain.growth import growth_of
-from pytest_precision.probes.lines.explain.left_alone import out_of_groups, written_by_reference
+from pytest_precision.probes.lines.explain.left_alone import written_by_reference
+from pytest_precision.probes.lines.explain.no_backward import GRADIENTS, without_backward
+from pytest_precision.probes.lines.explain.other_groups import other_groups
 from pytest_precision.probes.lines.explain.pieces import hold_other_pieces
 from pytest_precision.probes.lines.explain.same_files import as_in_candidate
 from pytest_precision.probes.lines.explain.unnamed import unnamed
@@ -98,8 +100,11 @@ def _logs(
     recordings: Recordings, sides: tuple[Recording, Recording], log_request: LogRequest
 ) -> Logs:
     """Run candidate and reference again, and return the logs of their operations, rank by rank."""
-    ours, theirs = zip(recordings.logged(log_request), sides, strict=True)
-    return _read(*ours, log_request), _read(*theirs, log_request)
+    ours, theirs = (
+        _read(folder, side, log_request)
+        for folder, side in zip(recordings.logged(log_request), sides, strict=True)
+    )
+    return ours, as_in_candidate(ours, theirs)
 
 
 def _named_operation(
@@ -130,14 +135,16 @@ def _named_operation(
     digests = _digest(pair.candidate), _digest(pair.reference)
 
     def culprit_in(sides: Logs) -> Culprit | Unnamed | None:
-        if finding.problem in ONE_SIDED and pair.kind in SHOW_OPTIONS:
-            parameter = TensorKey.of(pair.kind, pair.name).owner
-            is_listed = finding.problem == "extra"
-            if culprit := out_of_groups(sides[0], parameter, root, is_listed=is_listed):
-                return culprit
-        return culprit_of(*sides, root, pair.kind, pair.name, operation, digests)
+        culprit: Culprit | None = None
+        if pair.kind in SHOW_OPTIONS:
+            lacks = {"extra": "reference", "missing": "candidate"}.get(finding.problem, "")
+            key = TensorKey.of(pair.kind, pair.name)
+            culprit = other_groups(sides, key, digests, root, lacks=lacks)
+        elif finding.problem == "missing" and pair.kind in GRADIENTS:
+            culprit = without_backward(*sides, root, step)
+        return culprit or culprit_of(*sides, root, pair.kind, pair.name, operation, digests)
 
-    logs = up_to(step, logs)
+    logs = up_to(step, logs, pair.kind)
     culprit = culprit_in(logs)
     if isinstance(culprit, Culprit) and culprit.kind == "data" and step > 1:
         whole = up_to(step, logs_with(whole=True))

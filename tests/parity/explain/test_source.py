@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_precision.probes.lines.explain.worded import WIDEST, lines_around, shown_file
+from pytest_precision.probes.lines.explain.source_lines import WIDEST, lines_around
+from pytest_precision.probes.lines.explain.worded import shown_file
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from made_up import culprit
 from pages import entry, parse
 
 from pytest_precision.parity.culprit import Following, SourceLine
-from pytest_precision.probes.lines.explain.worded import lines_around
+from pytest_precision.probes.lines.explain.source_lines import lines_around
 from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.failures import MOST_MODULES
 

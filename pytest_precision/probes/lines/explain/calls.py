@@ -87,6 +87,12 @@ class SingleCall(NamedTuple):
         return "" if self.line is None else f" at {short(self.line)}"
 
     @property
+    def by(self) -> str:
+        """Return the place with the library's function that the line calls, if it calls one."""
+        called = "" if self.line is None else self.line.called
+        return f" in {called}, called{self.at}" if called else self.at
+
+    @property
     def draws(self) -> bool:
         """Return whether the operation draws random numbers."""
         return any(value.storage == GENERATOR for value in self.read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -16,13 +17,17 @@ from pytest_precision.probes.lines.explain.calls import (
     moves,
 )
 from pytest_precision.probes.lines.explain.following import Wrong
-from pytest_precision.probes.lines.operations import GENERATOR, Constant, Value
+from pytest_precision.probes.lines.explain.source_lines import line_text
+from pytest_precision.probes.lines.operations import GENERATOR, CodeLine, Constant, Value
 
 NOTHING = Constant("", "nothing")
 """Stands for a constant that only the other side has."""
 
 SUMS = frozenset({"add", "sub", "sum", "cat", "stack"})
 """Base names of operations whose order decides about the last bits of a sum."""
+
+LITTLE_CHANGED = 0.7
+"""Share of the characters that two forms of a line have in common."""
 
 STEPS_BETWEEN = 3
 """Operations of the reference between a value and the one that the candidate lacks."""
@@ -65,7 +70,7 @@ def is_changed_step(blamed: SingleCall, between: SingleCall, lookup: ReferenceLo
     A line in a loop may have another constant in each turn. A turn that the reference runs alike
     stands for no other one, unless it leaves what it reads as it is, as x / 1 does.
     """
-    if (blamed.base, blamed.line) != (between.base, between.line):
+    if blamed.base != between.base or not is_like_line(blamed.line, between.line):
         return False
     read = {value.digest for value in blamed.read}
     voids = any(result.digest in read for result in blamed.results)
@@ -77,23 +82,55 @@ def is_changed_step(blamed: SingleCall, between: SingleCall, lookup: ReferenceLo
     )
 
 
+def is_like_line(line: CodeLine | None, other: CodeLine | None) -> bool:
+    """Return whether two lines are one, or forms of one of which little is changed."""
+    if line is None or other is None or line == other:
+        return line == other
+    ours, theirs = (line_text(each.file, each.line).strip() for each in (line, other))
+    is_read = bool(ours) and bool(theirs) and line.file != other.file
+    return is_read and SequenceMatcher(None, ours, theirs).ratio() >= LITTLE_CHANGED
+
+
+def at_changed_line(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
+    """Return the reference's first operation of the step at another form of a call's line."""
+    others = {other.line: other for other in reversed(lookup.calls) if other.step == call.step}
+    if call.line in others:
+        return None
+    forms = (other for line, other in others.items() if is_like_line(call.line, line))
+    return min(forms, key=lambda other: other.number, default=None)
+
+
+def is_at_line(call: SingleCall, other: SingleCall) -> bool:
+    """Return whether two operations have one operator, line and step, and are known to have one."""
+    at = call.operation.name, call.line, call.step, call.operation.backward
+    return call.line is not None and at == (
+        *(other.operation.name, other.line, other.step, other.operation.backward),
+    )
+
+
 def most_alike(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
     """Return the reference's operation of the same name that shares most inputs with `call`."""
 
-    def shared(other: SingleCall) -> tuple[int, int, int]:
+    def shared(other: SingleCall) -> tuple[int, int, bool, int]:
         pairs = list(zip(call.read, other.read, strict=False))
         same = [mine for mine, theirs in pairs if is_same(mine, theirs)]
         telling = sum(not is_common(value) for value in same)
-        return telling, len(same), -abs(other.number - call.number)
+        return telling, len(same), other.line == call.line, -abs(other.number - call.number)
 
     sharing = [rival for rival in rivals(call, lookup) if any(shared(rival)[:2])]
     return max(sharing, key=shared, default=None)
 
 
-def readers_between(
-    value: Value, call: SingleCall, lookup: ReferenceLookup
-) -> Iterator[SingleCall]:
-    """Yield the reference's operations on `value` that lead to its counterpart of `call`."""
+def readers_between(value: Value, wrong: Wrong, lookup: ReferenceLookup) -> Iterator[SingleCall]:
+    """Yield the reference's operations on `value` that lead to its counterpart of the wrong one.
+
+    What the candidate runs at a line of both sides has its counterpart there, and is none of
+    another line's.
+    """
+    call = wrong.call
+    taken = {(rank_call.base, rank_call.line) for rank_call in wrong.calls} - {
+        (call.base, call.line)
+    }
     rest = [read_value for read_value in call.read if read_value.digest != value.digest]
     reached = [(first, first) for first in in_step(call.step, lookup.readers[value.digest])]
     for _ in range(STEPS_BETWEEN):
@@ -110,7 +147,8 @@ def readers_between(
                         for read_value in other.read
                         if read_value.digest != result.digest
                     ]
-                    alike = other.base == call.base and all_same(rest, other_rest)
+                    is_free = (other.base, other.line) not in taken
+                    alike = is_free and other.base == call.base and all_same(rest, other_rest)
                     # Without other tensors, constants alone tell what an operation is for.
                     if alike and (rest or not unlike_constants(call, other)):
                         yield first
@@ -158,16 +196,17 @@ def _terms(value: Value, lookup: ReferenceLookup) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call of `lacked`'s operator that runs nearest to the wrong one."""
+    """Return the candidate's call of `lacked`'s operator that runs last before the wrong one."""
     same = [
         call
         for call in wrong.calls
         if call.operation.name == lacked.operation.name
         and call.operation.backward == lacked.operation.backward
+        and call.number <= wrong.call.number
         and call.line is not None
         and call.line.is_users
     ]
-    return min(same, key=lambda call: abs(call.number - wrong.call.number), default=None)
+    return max(same, key=lambda call: call.number, default=None)
 
 
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:

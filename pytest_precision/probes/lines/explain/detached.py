@@ -23,6 +23,8 @@ def detached_by_one(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     step = wrong.call.step
     mine, theirs = (_of_step(calls, step) for calls in (wrong.calls, lookup.calls))
     before = [call for call in mine if call.number < wrong.call.number]
+    if not any(call.operation.backward for call in (*before, wrong.call)):
+        return None  # a forward computes the same of it
     for detach in _beside(before, theirs):
         if detach.read[0] in lookup and _explains(detach, wrong, mine, theirs):
             words = "it cuts the gradient off here, the reference passes it on"

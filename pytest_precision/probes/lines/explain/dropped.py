@@ -1,4 +1,4 @@
-"""Find a result that the candidate drops and the reference goes on with."""
+"""Find a result that the candidate drops and the reference reads."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def dropped_result(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         return None
     before = [call for call in mine if call.number < wrong.call.number]
     for call in reversed(before):
-        like = _used_like(call, lookup) if _is_dropped(call, mine) else None
-        if like is not None:
-            words = f"its result is dropped, the reference goes on with that{like.at}"
-            return ErrorKind("missing", words, like, None, call)
+        reader = _reader_of_like(call, lookup) if _is_dropped(call, mine) else None
+        if reader is not None:
+            reading = f"{reader.operation.name}{reader.at}"
+            words = f"nothing reads its result, which {reading} reads in the reference"
+            return ErrorKind("missing", words, reader, None, call)
     return None
 
 
@@ -50,14 +51,15 @@ def _is_dropped(call: SingleCall, calls: Sequence[SingleCall]) -> bool:
     return bool(new) and not any(_touches(other, new) for other in calls if other is not call)
 
 
-def _used_like(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
-    """Return the reference's operation on the same values whose result it reads; None if none."""
+def _reader_of_like(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
+    """Return what reads the result of the reference's operation on the same values, if anything."""
     for like in rivals(call, lookup):
         storages = {value.storage for value in like.results}
         is_same = like.step == call.step and all_same(call.read, like.read)
         later = (other for other in lookup.calls if other.number > like.number)
-        if is_same and any(_touches(other, storages) for other in later):
-            return like
+        reader = next((other for other in later if _touches(other, storages)), None)
+        if is_same and reader is not None:
+            return reader
     return None
 
 

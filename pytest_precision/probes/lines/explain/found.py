@@ -22,6 +22,7 @@ from pytest_precision.probes.lines.explain.loop_calls import (
     lacks_zeroing,
     rate_moved_before,
     set_earlier,
+    zeroed_between,
 )
 from pytest_precision.probes.lines.explain.made_anew import made_anew
 from pytest_precision.probes.lines.explain.misplaced import misplaced, not_restored
@@ -209,7 +210,7 @@ def _cause_of(
 ) -> _Suspicion | None:
     """Return what operations lack that compute right: a call of the loop, or state of before."""
     candidate, reference = sides
-    for explain in (lacks_zeroing, dropped_gradient, rate_moved_before):
+    for explain in (lacks_zeroing, zeroed_between, dropped_gradient, rate_moved_before):
         setting = explain(candidate, reference, chosen[0])
         if setting is not None:
             then = worded.of_operations(chosen, len(candidate), lookup, root)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 
+from pytest_precision._torch.dispatch import argument_names
 from pytest_precision.probes.lines.explain.calls import SingleCall
-from pytest_precision.probes.lines.operations import Constant, Value
+from pytest_precision.probes.lines.operations import Constant, LoggedArgument, Value
 
 MIXED = (
     "what this rank gives is right: other ranks, or another reduction, made the value wrong; a sum "
@@ -76,6 +77,15 @@ def element_text(value: Value) -> str:
     return str(element[0].item())
 
 
+def operand_words(argument: LoggedArgument) -> str:
+    """Return words for the form of an argument: a tensor's dtype and shape, or a number."""
+    if isinstance(argument, Value):
+        return f"a {argument.dtype} tensor of shape {[*argument.shape]}"
+    if isinstance(argument, Constant):
+        return f"the number {argument.text}" if argument.text[:1].isdigit() else argument.text
+    return f"{len(argument)} tensors"
+
+
 VERBS = {
     "mul": "multiplied by",
     "div": "divided by",
@@ -83,6 +93,9 @@ VERBS = {
     "sub": "subtracted",
     "pow": "took the power of",
 }
+
+REDUCTIONS = {"0": "none", "1": "mean", "2": "sum"}
+"""What the numbers mean that torch's operators have for `reduction`."""
 
 
 def constant_words(
@@ -92,7 +105,31 @@ def constant_words(
     place = "here"
     if other.line is not None and call.line is not None and other.line.called != call.line.called:
         place = f"in {other.line.called}" if other.line.called else other.at.strip()
-    verb = VERBS.get(call.base, "gave")
+    verb = VERBS.get(call.base)
+    if verb is None:
+        their_place = "" if place == "here" else f" {place}"
+        pairs = zip(ours, theirs, strict=True)
+        named = ", ".join(_both(call, other, *pair) for pair in pairs)
+        return f"{named} in the reference{their_place}"
     by = "by " if call.base in ("mul", "div") else ""
     their_words, our_words = (", ".join(each.text for each in side) for side in (theirs, ours))
     return f"the reference {verb} {their_words} {place}, the candidate {by}{our_words}"
+
+
+def _both(call: SingleCall, other: SingleCall, mine: Constant, theirs: Constant) -> str:
+    """Return an argument's name and its values on both sides, as `reduction 1 (mean) here, …`."""
+    name = _name(call, mine) or _name(other, theirs) or "a constant"
+    ours, expected = (
+        f"{text} ({REDUCTIONS[text]})" if name == "reduction" and text in REDUCTIONS else text
+        for text in (mine.text, theirs.text)
+    )
+    return f"{name} is {ours} here, {expected}"
+
+
+def _name(call: SingleCall, constant: Constant) -> str:
+    """Return the name of a constant among the arguments of its operator; empty if unknown."""
+    if constant.name:
+        return constant.name
+    places = [place for place, argument in enumerate(call.arguments) if argument is constant]
+    names = argument_names(call.operation.name)
+    return names[places[0]] if places and places[0] < len(names) else ""

@@ -16,7 +16,10 @@ from pytest_precision.probes.lines.explain.counterparts import (
     SUMS,
     added_later,
     all_same,
+    at_changed_line,
+    is_at_line,
     is_changed_step,
+    is_like_line,
     is_reordered,
     maker_of_number,
     most_alike,
@@ -43,8 +46,10 @@ from pytest_precision.probes.lines.explain.kind_words import (
     SAME_CALL,
     ErrorKind,
     constant_words,
+    operand_words,
 )
 from pytest_precision.probes.lines.explain.named_values import whose
+from pytest_precision.probes.lines.explain.unwritten import unwritten
 from pytest_precision.probes.lines.operations import GENERATOR, GRAPH
 
 CASTS = frozenset({"_to_copy", "copy"})
@@ -69,9 +74,11 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
         dropped_result,
         _same_inputs,
         of_other_step,
+        unwritten,
         _lacking,
         _other_inputs,
         _lacking_at_start,
+        _other_operands,
     ):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
@@ -118,9 +125,11 @@ def _same_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """Return the error kind of a call that the reference runs on the same inputs; else None."""
     call = wrong.call
     same = [other for other in rivals(call, lookup) if all_same(call.read, other.read)]
+    if any(is_at_line(other, call) for other in lookup.calls):
+        same = [other for other in same if other.line == call.line]
     if not same or not call.read:
         return None
-    other = min(same, key=lambda rival: len(unlike_constants(call, rival)))
+    other = min(same, key=lambda like: len(unlike_constants(call, like)))
     return _with_constants(call, other) or _in_form(call, other)
 
 
@@ -172,7 +181,7 @@ def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     for value in wrong.call.read:
         if value not in lookup or not is_telling(value):
             continue
-        between = next(readers_between(value, wrong.call, lookup), None)
+        between = next(readers_between(value, wrong, lookup), None)
         if between is not None and is_reordered(between, wrong, lookup):
             return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
@@ -186,10 +195,9 @@ def _missing(between: SingleCall, blamed: SingleCall | None, lookup: ReferenceLo
         error_kind = _with_constants(blamed, between)
         if error_kind is not None:
             return error_kind._replace(blamed=blamed)
-    function = between.line.called if between.line is not None else ""
-    words = f"the reference has {between.operation.name} before it{between.at}"
-    words += f", by {function}" if function else ""
-    return ErrorKind("missing", words, between, None, blamed)
+    words = f"the reference first runs {between.operation.name}{between.by}"
+    is_like = blamed is not None and is_like_line(blamed.line, between.line)
+    return ErrorKind("missing", words, between, None, blamed if is_like else None)
 
 
 def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
@@ -209,9 +217,8 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     if between:
         return _missing(between[0], nearest_call(between[0], wrong), lookup)
     our_maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, mine))
-    if our_maker is not None and reads(our_maker, theirs):
-        words = f"the reference has no such operation on this value{_then(other)}"
-        return ErrorKind("extra", words, other, None, our_maker)
+    if our_maker is not None and reads(our_maker, theirs) and mine not in lookup:
+        return ErrorKind("extra", _only_here(other), other, None, our_maker)
     if call.base in SUMS and added_later(mine, other, lookup):
         return ErrorKind("order", OTHER_ORDER, other)
     in_user_code = call.line is not None and call.line.is_users
@@ -244,6 +251,24 @@ def _lacking_at_start(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None
     return None
 
 
+def _other_operands(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
+    """Return the error kind of a line that gives an operator another form of input; else None.
+
+    The reference calls the operator in the same line and step with a tensor in place of a number,
+    or with tensors of another shape or dtype.
+    """
+    call = wrong.call
+    likes = [other for other in lookup.calls if is_at_line(other, call)]
+    if len(likes) != 1 or len(likes[0].arguments) != len(call.arguments):
+        return None
+    for mine, theirs in zip(call.arguments, likes[0].arguments, strict=True):
+        ours, expected = operand_words(mine), operand_words(theirs)
+        if ours != expected:
+            words = f"it takes {ours} here, {expected} in the reference"
+            return ErrorKind("inputs", words, likes[0])
+    return None
+
+
 def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     """Return the error kind of an operation that the reference runs on none of its inputs."""
     call = wrong.call
@@ -259,12 +284,12 @@ def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     readers = lookup.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
     older = older_in_reference(wrong, lookup)
-    words = older or f"the reference has no such operation on this value{_then(reader)}"
-    return ErrorKind(kind, words, reader)
+    return ErrorKind(kind, older or _only_here(reader), reader or at_changed_line(call, lookup))
 
 
-def _then(reader: SingleCall | None) -> str:
+def _only_here(reader: SingleCall | None) -> str:
+    """Return words for an operation that the reference lacks, and what reads its input there."""
     if reader is None:
-        return ""
+        return "the reference runs no such operation on its input"
     name = A_REGION if reader.operation.is_region else reader.operation.name
-    return f"; it goes on with {name}{reader.at}"
+    return f"the reference does not run it on its input, which {name}{reader.at} reads there"

@@ -32,6 +32,10 @@ class LastSet(NamedTuple):
         return self.setting.line
 
     @property
+    def other_line(self) -> None:
+        """Return nothing: the reference's value may have been set by any line."""
+
+    @property
     def name(self) -> str:
         """Return the option of a parameter group."""
         return self.setting.name
@@ -64,7 +68,7 @@ def last_set(
         reference: the logs of the reference's ranks.
         digests: of the candidate's and the reference's value.
     """
-    ours, theirs = map(_number, digests)
+    ours, theirs = map(number_of, digests)
     if telling.when or telling.theirs is not None or ours is None or theirs is None:
         return None
     for log in candidate:
@@ -106,7 +110,7 @@ def _times_by_update(log: OperationLog, name: str, line: CodeLine | None = None)
     return times[:-1]
 
 
-def _number(digest: str) -> float | None:
+def number_of(digest: str) -> float | None:
     """Return the number of one element in fp64 that a digest spells; None if it is none."""
     element, _, count = digest.removeprefix("=").partition("x")
     if not digest.startswith("=") or count != "1" or len(element) != 16:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_precision.probes.lines.explain.following import Wrong
 from pytest_precision.probes.lines.explain.user_code import SetOtherwise, made_by_both
-from pytest_precision.probes.lines.operations import UPDATES, ZEROES, OperationLog
+from pytest_precision.probes.lines.operations import UPDATES, ZEROES, OperationLog, Setting
 
 RATE_OPTIONS = ("lr", "initial_lr")
 """Options of a parameter group that a rate is shown by."""
@@ -51,6 +51,33 @@ def dropped_gradient(
         if within and left[setting.name] < 0:
             return SetOtherwise(setting, None)
     return None
+
+
+def zeroed_between(
+    candidate: Sequence[OperationLog], reference: Sequence[OperationLog], wrong: Wrong
+) -> SetOtherwise | None:
+    """Return the line that zeroes gradients between the backwards of a wrong update, if any.
+
+    The reference does so less often before the update.
+    """
+    ours, theirs = candidate[wrong.rank], reference[min(wrong.rank, len(reference) - 1)]
+    step = wrong.call.step
+    backwards = [c.number for c in wrong.calls if c.operation.backward and c.step == step]
+    zeroings = [_zeroings_before_update(log, step) for log in (ours, theirs)]
+    if not backwards or len(zeroings[0]) <= len(zeroings[1]):
+        return None
+    within = (s for s in zeroings[0] if backwards[0] < s.before <= wrong.call.number)
+    zeroing = next(within, None)
+    return None if zeroing is None else SetOtherwise(zeroing, None)
+
+
+def _zeroings_before_update(log: OperationLog, step: int) -> list[Setting]:
+    """Return the calls that zero gradients between a step's start and its update."""
+    starts = [end.operations for end in log.steps if end.step == step - 1]
+    first = starts[0] if starts else 0
+    updates = (s.before for s in log.settings if s.option == UPDATES and s.before > first)
+    last = next(updates, len(log.operations))
+    return [s for s in log.settings if s.option == ZEROES and first <= s.before < last]
 
 
 def rate_moved_before(

@@ -17,7 +17,7 @@ from pytest_precision.probes.lines.explain.calls import (
 )
 from pytest_precision.probes.lines.explain.counterparts import unlike_constants
 from pytest_precision.probes.lines.explain.following import Wrong
-from pytest_precision.probes.lines.explain.worded import line_text
+from pytest_precision.probes.lines.explain.source_lines import line_text
 
 
 def before_rejoined(

@@ -1,14 +1,15 @@
-"""Tell lines of two work trees for one line where both have the same text at the same number."""
+"""Tell lines of two work trees for one line where both have the same text, moved or not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
 from itertools import takewhile
 from pathlib import PurePath
 
-from pytest_precision.probes.lines.explain.worded import line_text
+from pytest_precision.probes.lines.explain.source_lines import lines_of
 from pytest_precision.probes.lines.operations import CodeLine, OperationLog
 
 SameLine = Callable[[CodeLine | None], CodeLine | None]
@@ -18,25 +19,42 @@ SameLine = Callable[[CodeLine | None], CodeLine | None]
 def as_in_candidate(
     candidate: Sequence[OperationLog], reference: Sequence[OperationLog]
 ) -> list[OperationLog]:
-    """Return the reference's logs with the candidate's files where a line is the same in both.
+    """Return the reference's logs with the candidate's lines where a line is the same in both.
 
     Another commit's files lie in another folder, so that no line of theirs would be one of here.
-    A line that was changed or has moved stays a line of the other commit.
+    A line that other lines have moved is named where the candidate has it; a line that was changed
+    stays one of the other commit.
     """
     ours, theirs = ({*_files(logs)} for logs in (candidate, reference))
-    moved = {file: _counterpart(file, ours - theirs) for file in theirs - ours}
-    if not any(moved.values()):
+    our_files, foreign = ours - theirs, theirs - ours
+    counterparts = {file: _counterpart(file, our_files) for file in foreign}
+    if len(our_files) == len(foreign) == 1:  # two scripts, whatever they are called
+        counterparts = dict(zip(foreign, our_files, strict=True))
+    moved = {file: _moved(file, other) for file, other in counterparts.items() if other}
+    if not moved:
         return [*reference]
 
     @cache
     def same(line: CodeLine | None) -> CodeLine | None:
-        file = "" if line is None else moved.get(line.file, "")
-        if line is None or not file or not line_text(line.file, line.line):
+        number = None if line is None else moved.get(line.file, {}).get(line.line)
+        if line is None or number is None:
             return line
-        is_same = line_text(line.file, line.line) == line_text(file, line.line)
-        return line._replace(file=file) if is_same else line
+        return line._replace(file=counterparts[line.file], line=number)
 
     return [_with_lines(log, same) for log in reference]
+
+
+def _moved(file: str, other: str) -> dict[int, int]:
+    """Return for each line of a file that another one has, too, its number there, from 1.
+
+    An indent does not count. Files that have less than half of their lines in common have none.
+    """
+    ours, theirs = ([text.strip() for text in lines_of(each)] for each in (file, other))
+    blocks = SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks()
+    numbers = {
+        block.a + place: block.b + place for block in blocks for place in range(1, block.size + 1)
+    }
+    return numbers if 2 * len(numbers) >= max(len(ours), len(theirs)) else {}
 
 
 def _with_lines(log: OperationLog, same: SameLine) -> OperationLog:

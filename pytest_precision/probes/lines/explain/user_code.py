@@ -50,6 +50,11 @@ class SetOtherwise(NamedTuple):
         return self.setting.line
 
     @property
+    def other_line(self) -> CodeLine | None:
+        """Return the line of the reference where both sides make the assignment; else None."""
+        return None if self.mine is None or self.theirs is None else self.theirs.line
+
+    @property
     def name(self) -> str:
         """Return what was set, such as an option of a parameter group."""
         return self.setting.name
@@ -62,6 +67,8 @@ class SetOtherwise(NamedTuple):
     @property
     def words(self) -> str:
         """Return words on the values that candidate and reference give the option or attribute."""
+        if self.setting.is_call and self.theirs is None:
+            return "called here between the backwards of one update, in the reference not"
         if self.setting.is_call:
             return f"the reference calls it here{self.when}, the candidate does not"
         if self.when and self.mine is not None:
@@ -150,6 +157,10 @@ class LeftOut(NamedTuple):
     def line(self) -> CodeLine:
         """Return the file and line of the function that only the candidate calls."""
         return self.entry.line
+
+    @property
+    def other_line(self) -> None:
+        """Return nothing: the reference calls another function."""
 
     @property
     def name(self) -> str:

@@ -5,25 +5,19 @@ A report leaves the machine: it names no folder of it, and what it quotes is sho
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
 
-from pytest_precision.parity.culprit import CalledAt, Culprit, Following, SourceLine
+from pytest_precision.parity.culprit import CalledAt, Culprit, Following
 from pytest_precision.probes.lines.explain.calls import ReferenceLookup, SingleCall
 from pytest_precision.probes.lines.explain.following import Wrong
 from pytest_precision.probes.lines.explain.kind_words import ErrorKind
 from pytest_precision.probes.lines.explain.kinds import kind_of
+from pytest_precision.probes.lines.explain.source_lines import lines_around
 from pytest_precision.probes.lines.operations import CodeLine, LoggedOperation
 from pytest_precision.ranks.code.installed import PACKAGE_FOLDERS, is_installed
-
-AROUND = 3
-"""Lines above the line, and below it."""
-
-WIDEST = 200
-"""Characters of one line; generated code has lines of any length."""
 
 
 class ShownFile(NamedTuple):
@@ -54,45 +48,6 @@ def shown_file(file: str, root: Path) -> ShownFile:
     while (folder / "__init__.py").is_file():
         folder = folder.parent
     return ShownFile(place.relative_to(folder).as_posix(), True)
-
-
-def lines_around(file: str, line: int) -> tuple[SourceLine, ...]:
-    """Return a line of a Python file and those around it; nothing if it cannot be read.
-
-    A recording of others may name any file of this machine, and a report leaves it: no other file
-    than a source is quoted.
-
-    Args:
-        file: as code objects name it.
-        line: from 1.
-    """
-    is_generated = file.startswith("<") and file.endswith(">")
-    if "\0" in file or not (is_generated or PurePath(file).suffix == ".py"):
-        return ()
-    linecache.checkcache(file)
-    texts = linecache.getlines(file) or _undecoded(file)
-    if not 1 <= line <= len(texts):
-        return ()
-    near = range(max(1, line - AROUND), min(len(texts), line + AROUND) + 1)
-    return tuple(SourceLine(number, _short(texts[number - 1])) for number in near)
-
-
-def line_text(file: str, line: int) -> str:
-    """Return one line of a Python file, as `lines_around` does; empty if it cannot be read."""
-    return next((row.text for row in lines_around(file, line) if row.number == line), "")
-
-
-def _undecoded(file: str) -> list[str]:
-    """Return the lines of a file with undecodable bytes replaced; none if it cannot be read."""
-    try:
-        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):
-        return []
-
-
-def _short(text: str) -> str:
-    text = text.rstrip("\r\n")
-    return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
 
 
 MOST_NEAREST = 2
@@ -157,6 +112,10 @@ class Suspect(Protocol):
         """Return the line."""
 
     @property
+    def other_line(self) -> CodeLine | None:
+        """Return the line of the reference that does the like, if it is known."""
+
+    @property
     def name(self) -> str:
         """Return what it sets or leaves out."""
 
@@ -186,6 +145,9 @@ def of_user_code(
         **line_fields(suspect.line, root),
         module=None if then is None else then.module,
         rank=rank,
+        reference=None
+        if suspect.other_line is None
+        else _at(suspect.name, suspect.other_line, root),
         following=() if then is None else then.following,
     )
 
@@ -216,9 +178,13 @@ def _called_at(kind: ErrorKind, root: Path) -> CalledAt | None:
     if kind.reference is None:
         return None
     operation = kind.reference.operation
-    at = line_fields(operation.line, root)
+    return _at(operation.name, operation.line, root)
+
+
+def _at(name: str, line: CodeLine | None, root: Path) -> CalledAt:
+    at = line_fields(line, root)
     place = at.get("function"), at.get("file"), at.get("line")
-    return CalledAt(operation.name, *place, at.get("source", ()))
+    return CalledAt(name, *place, at.get("source", ()))
 
 
 def called_place(operation: LoggedOperation, root: Path) -> str:

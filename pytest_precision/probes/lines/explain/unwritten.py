@@ -1,0 +1,54 @@
+"""Find what the reference writes in place where the candidate leaves a tensor as it was made."""
+
+from __future__ import annotations
+
+from pytest_precision.probes.lines.explain.calls import (
+    ReferenceLookup,
+    SingleCall,
+    is_common,
+    last_writer,
+)
+from pytest_precision.probes.lines.explain.following import Wrong
+from pytest_precision.probes.lines.explain.kind_words import ErrorKind
+
+
+def unwritten(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
+    """Return the error kind of a call on memory that the reference writes once more; else None.
+
+    What it reads may be a part of that memory, such as shifted labels, which has no name and which
+    nothing has made. What is in it was made by the same operation on both sides.
+    """
+    call = wrong.call
+    for value in call.read:
+        maker = last_writer(wrong.calls, call.number, value.storage)
+        if maker is None or maker.step != call.step or maker.operation.backward:
+            continue
+        for result in maker.results:
+            if result.storage != value.storage or is_common(result):
+                continue
+            write = _later_write(maker, result.digest, wrong, lookup)
+            if write is not None:
+                by = f"{write.operation.name}{write.by}"
+                words = f"the reference first writes to what it reads, by {by}"
+                return ErrorKind("missing", words, write)
+    return None
+
+
+def _later_write(
+    maker: SingleCall, digest: str, wrong: Wrong, lookup: ReferenceLookup
+) -> SingleCall | None:
+    """Return the reference's next write to what its like of `maker` made; None if there is none.
+
+    The candidate runs nothing at its line.
+    """
+    lines = {call.line for call in wrong.calls}
+    for like in lookup.makers.get(digest, ()):
+        if (like.base, like.step) != (maker.base, maker.step):
+            continue
+        storages = {result.storage for result in like.results if result.digest == digest}
+        later = (call for call in lookup.calls if call.number > like.number)
+        for call in later:
+            written = {result.storage for result in call.results}
+            if call.step == like.step and written & storages:
+                return call if call.line not in lines and call.line is not None else None
+    return None
