@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -12,6 +14,23 @@ SCHEDULER_RATES = "_last_lr"
 
 SCHEDULER_BOOKKEEPING = frozenset({"_step_count", "_is_initial", "_get_lr_called_within_step"})
 """Attributes by which a scheduler warns of calls in the wrong order."""
+MAKES_STATE = "_init_optim_state", "torch/distributed/checkpoint/state_dict.py"
+"""Function by which torch's checkpoints make the state of an optimizer, and the end of its file."""
+
+
+def makes_state() -> bool:
+    """Return whether a checkpoint function of torch makes the state of an optimizer just now.
+
+    `get_state_dict`, `set_state_dict` and their kin do so by a step with zero gradients and a rate
+    of zero, which is no train step. No public name tells it from one.
+    """
+    name, file = MAKES_STATE
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:

@@ -239,6 +239,7 @@ class Case:
             "observations": self.judgement.observations,
             "bytes": self.judgement.bytes,
             "left_out": self.judgement.left_out,
+            "noise": self.noise.largest if self.noise is not None else None,
             **self._made(
                 (figure, probe)
                 for figure, probe in self._figure_specs()

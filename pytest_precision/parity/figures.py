@@ -23,6 +23,7 @@ DEFAULT_FIGURES: dict[str, Any] = {
     "spread": None,
     "histogram": None,
     "needed": None,
+    "noise": None,
     "notes": None,
     "unexercised": None,
     "then": None,

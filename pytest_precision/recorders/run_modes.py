@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_precision.recorders.engine_run import EngineRun
     from pytest_precision.recorders.layout_job import LayoutJob
     from pytest_precision.recorders.probe import Probe
+    from pytest_precision.recorders.scripts.steps import Steps
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -42,6 +43,9 @@ DELAYS = "probes.races.perturb.delays:delays"
 
 PERTURBATION = "probes.races.perturbation_probe:PerturbationProbe"
 """The probe that delays or rounds the phases of an engine's train steps."""
+
+LOOP_ROUNDING = "probes.races.loop_rounding:LoopRounding"
+"""The probe that rounds the train steps of a script's loop."""
 
 
 def layout_recorder(mode: Mode) -> Callable[[LayoutJob], int]:
@@ -74,6 +78,12 @@ def disturbing(job: LayoutJob) -> Iterator[Probe[EngineRun]]:
     """Yield the probe that disturbs an engine's run, if its variant says so."""
     if job.pause is not None or job.variant.noise:
         yield _named(PERTURBATION)()
+
+
+def disturbing_loop(variant: Variant) -> Iterator[Probe[Steps]]:
+    """Yield the probe that disturbs a script's loop, if its variant says so."""
+    if variant.noise:
+        yield _named(LOOP_ROUNDING)(variant.noise)
 
 
 def _named(name: str) -> Any:

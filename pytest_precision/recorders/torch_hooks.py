@@ -26,7 +26,7 @@ from pytest_precision._torch.around import (
     around_calls,
     untraced,
 )
-from pytest_precision._torch.training import function_that_scales, place_of
+from pytest_precision._torch.training import function_that_scales, makes_state, place_of
 from pytest_precision.ranks.state.accelerator import capturing
 
 Told = Callable[..., object]
@@ -122,7 +122,7 @@ class _Hooks(NamedTuple):
                 listener.forward(module)
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        if capturing():
+        if capturing() or makes_state():
             return None
         closure = has_closure(args, kwargs)
         self.tell("update", optimizer, closure=closure)
@@ -132,7 +132,7 @@ class _Hooks(NamedTuple):
         return tuple(map(wrapped, args)), {name: wrapped(value) for name, value in kwargs.items()}
 
     def after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not capturing():
+        if not capturing() and not makes_state():
             self.tell("updated", optimizer, closure=has_closure(args, kwargs))
 
     def backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -173,6 +173,7 @@ class _Section:
             self.paragraph(note, "", "  ")
         if self.terminal.verbosity > 0:
             self.timing(cells)
+            self.noise(cells)
             self.unexercised(cells)
             self.unjudged(cells)
 
@@ -192,6 +193,17 @@ class _Section:
             f"{name} {duration(spent_seconds)}" for name, spent_seconds in spent.items()
         )
         self.paragraph(f"time of the tests: {words}", "", "  ")
+
+    def noise(self, cells: Sequence[CellResult]) -> None:
+        """Print how far rounding alone moved each kind of tensor, where `noise()` measured it."""
+        errors_by_test = {}
+        for of_test in by_test(cells):
+            largest: dict[str, float] = {}
+            for check in (check for cell in of_test for check in cell.checks):
+                for kind, measured in check.entry.get("noise", {}).items():
+                    largest[kind] = max(largest.get(kind, 0.0), measured["rel_l2"])
+            errors_by_test[of_test[0].test] = [f"{kind} {e:.2g}" for kind, e in largest.items()]
+        self.of_tests("noise of the reference (relative L2 error) in", errors_by_test)
 
     def unexercised(self, cells: Sequence[CellResult]) -> None:
         """Print which features, such as clipping, no run of a test exercised."""

@@ -19,10 +19,12 @@ from pytest_precision import (
     RecordingError,
     layouts,
     noise,
+    script,
     workloads,
 )
 from pytest_precision.check.compare import expect_no_noise
 from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.recorders.scripts.script_recorder import Record
 
 ParityIn = Callable[[Cell], Parity]
 
@@ -60,6 +62,39 @@ def test_a_defect_is_not_noise(parity_there: ParityIn, kind: type[Engine], words
     parity = parity_there(Cell(sequence="train2"))
     with pytest.raises(ParityError, match=words):
         parity.check(candidate, layouts.adamw, workload=MLP, criterion=noise())
+
+
+@script
+def regression(cell: Cell, record: Record, reversed_rows: bool = False, scale: float = 1) -> None:
+    """A linear model, whose batches may have their rows in another order, and its loss a factor."""
+    model = torch.nn.Linear(32, 16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(3)
+    with record():
+        for _ in range(3):
+            rows = torch.randn(64, 32, generator=generator)
+            rows = rows.flip(0) if reversed_rows else rows
+            loss = scale * (model(rows) - rows[:, :16]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_noise_of_a_script_is_measured_too(parity_there: ParityIn) -> None:
+    """Rows in another order are within it, and the verdict says how far rounding goes."""
+    parity = parity_there(Cell(precision="fp32", sequence="train2"))
+    candidate = partial(regression, reversed_rows=True)
+    verdict = parity.check(candidate, regression, criterion=noise())
+    measured = verdict.noise["reduced_grad"]
+    assert 0 < measured["rel_l2"] < 1e-5
+    assert measured["of"] in ("weight", "bias")
+
+
+def test_a_defect_of_a_script_is_not_noise(parity_there: ParityIn) -> None:
+    """A loss that is off by a factor of 1e-4 is far beyond what its roundings make."""
+    parity = parity_there(Cell(precision="fp32", sequence="train2"))
+    with pytest.raises(ParityError, match="loss differs at step 1"):
+        parity.check(partial(regression, scale=1.0001), regression, criterion=noise())
 
 
 @pytest.mark.parametrize(

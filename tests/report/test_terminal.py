@@ -211,6 +211,18 @@ def test_it(axes, check):
     assert "never exercised" not in session(source).stdout.str()
 
 
+def test_verbose_says_how_far_rounding_goes(session):
+    """Of each kind of tensor, the largest error that `noise()` measured in a cell of the test."""
+    noise = {"loss": {"rel_l2": 1e-7, "of": "microbatch0"}}
+    source = (
+        HEAD
+        + f"@cells(seed=[1, 2])\ndef test_it(axes, check): check(fields={{'noise': {noise}}})\n"
+    )
+    lines = session(source, "-v").stdout.str()
+    text = "noise of the reference (relative L2 error) in test_it.py::test_it: loss 1e-07"
+    assert text in " ".join(lines.split())
+
+
 def test_verbose_says_which_updates_were_not_judged(session):
     """Each reason once, whatever the tensors and sides are that it holds for."""
     reason = "it had no gradient in an earlier step"

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from pytest_precision.engine.kinds import STARTING_KINDS
+from pytest_precision.engine.kinds import STARTING_KINDS, causal_rank
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.parity.compare.tensors import statistics
@@ -61,6 +61,19 @@ class NoiseMeter:
         if pair.kind in self._reached[moment] and tensor is not None:
             floor = error_of_flips(tensor, self._unit, self._starts.get((pair.kind, pair.name)))
         return min(max(safety * spread, floor), LARGEST_NOISE)
+
+    @property
+    def largest(self) -> dict[str, dict[str, float | str]]:
+        """Return each kind's largest relative L2 error in the extra runs, and the tensor with it.
+
+        Only moments count for whose tensors a bound was asked for.
+        """
+        largest: dict[str, dict[str, float | str]] = {}
+        spreads = (item for errors in self._spreads.values() for item in errors.items())
+        for (kind, name, _), error in sorted(spreads, key=lambda item: item[1]):
+            if error:
+                largest[kind] = {"rel_l2": error, "of": name}
+        return {kind: largest[kind] for kind in sorted(largest, key=causal_rank)}
 
     @cached_property
     def _starts(self) -> dict[tuple[str, str], Tensor]:

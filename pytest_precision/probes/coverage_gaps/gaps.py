@@ -18,7 +18,7 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import WARN_ONLY, Trace
+from pytest_precision.trace.reader import WARN_ONLY, Entry, Trace
 
 STEPS_AFTER_A_LOAD = 2
 """Steps that show a state which a checkpoint lost: the first one makes it, the second reads it."""
@@ -32,7 +32,8 @@ class Exercised:
         cell: where it ran.
         decays: the different numbers by which weights decay.
         rates: train step to the learning rates in it.
-        clipped: in each train step, whether its norm was above the limit.
+        clipped: in each train step with a limit of the norm, whether the norm was above it.
+        changed: steps in which something changed gradients between their reduction and the update.
         microbatches: in each train step, how many losses were reported.
         tokens: train step to the different numbers of tokens of its microbatches.
     """
@@ -44,9 +45,34 @@ class Exercised:
         self.decays: set[float] = set()
         self.rates: dict[int, set[float]] = defaultdict(set)
         self.clipped: list[bool] = []
+        self.changed: set[int] = set()
         self.microbatches: dict[int, int] = defaultdict(int)
         for moment in trace.moments:
             self._read(moment)
+        if not self.clipped:
+            self._read_clips_of_loop()
+
+    def _read_clips_of_loop(self) -> None:
+        """Read from gradients in which steps a loop clipped: it does not say so, as engines do."""
+        reduced: dict[tuple[int, int, str], Entry] = {}
+        limited: dict[tuple[int, str], bool] = {}
+        kinds = {"reduced_grad", "final_grad", "grad_norm", "clip_limit"}
+        for moment in self.trace.moments:
+            if moment.operation != "train":
+                continue
+            for entry in self.trace.entries(moment, kinds):
+                place = moment.step, entry.rank, entry.name
+                if entry.kind == "reduced_grad":
+                    reduced[place] = entry
+                elif entry.kind == "final_grad" and place in reduced:
+                    if not self.trace.same_bytes(reduced[place], self.trace, entry):
+                        self.changed.add(moment.step)
+                elif entry.kind == "clip_limit":  # which is recorded where it is infinite
+                    limited[moment.step, entry.name] = False
+                elif entry.kind == "grad_norm":
+                    limited.setdefault((moment.step, entry.name), True)
+        steps = {step for (step, _), limit in limited.items() if limit}
+        self.clipped = [step in self.changed for step in steps]
 
     def _read(self, moment: Moment) -> None:
         for entry in self.trace.entries(moment, {"loss", "lr", "hyper", "decision"}):
@@ -69,7 +95,7 @@ class Exercised:
 def clipping(run: Exercised) -> str:
     """Return a note that gradients were clipped in no step or in every step; else empty."""
     if not run.clipped:
-        return "clipping: no limit"
+        return "" if run.changed else "clipping: no limit"
     if all(run.clipped):
         return "clipping: active in every step"
     return "" if any(run.clipped) else "clipping: active in no step"

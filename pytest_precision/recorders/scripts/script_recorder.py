@@ -28,6 +28,7 @@ from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.rank_probes import RankProbe, made_probes
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
+from pytest_precision.recorders.run_modes import disturbing_loop
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
@@ -186,7 +187,7 @@ def record_script(
             has saved nothing where the sequence does.
     """
     products: set[str] = set()
-    watching: list[Probe[Steps]] = []
+    watching: list[Probe[Steps]] = [*disturbing_loop(variant)]
     if cell.precision in COMPUTED and not variant.bare:
         watching.append(ProductsProbe(products))
     watching += made_probes(probes, LoopJob(cell, window, variant))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -20,7 +21,10 @@ from torch.nn.utils import (
 from torch.nn.utils.clip_grad import clip_grad_norm_ as norm_of_module
 from torch.nn.utils.clip_grad import clip_grad_value_ as value_of_module
 
+from pytest_precision import Cell
 from pytest_precision._torch.training import place_of
+from pytest_precision.probes.coverage_gaps.gaps import unexercised
+from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.reader import Trace
 
 
@@ -70,6 +74,22 @@ def test_a_clip_by_value_is_seen(recorded: Recorded, spelling: str) -> None:
     trace = recorded(partial(loop, clip=BY_VALUE[spelling]))
     assert named(trace, "grad_norm") == []
     assert is_before_the_clip(trace)
+
+
+@pytest.mark.parametrize(
+    ("clip", "said"),
+    [
+        (BY_NORM["clip_grads_with_norm_"], ["clipping: active in every step"]),
+        (partial(clip_grad_norm_, max_norm=1e9), ["clipping: active in no step"]),
+        (partial(clip_grad_norm_, max_norm=math.inf), ["clipping: no limit"]),
+        (BY_VALUE["partial"], []),
+    ],
+)
+def test_a_run_says_what_its_clips_did(recorded: Recorded, clip: Clip, said: list[str]) -> None:
+    """A loop has no limit to show, but its gradients tell whether it was reached."""
+    trace = recorded(partial(loop, clip=clip))
+    never = unexercised(trace, Cell(sequence="train2"), DataLog((), (), {}))
+    assert [words for words in never if words.startswith("clipping")] == said
 
 
 def test_the_functions_are_as_before(recorded: Recorded) -> None:

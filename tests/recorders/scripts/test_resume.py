@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 import resumable
 import torch
 import unchanged
-from checked import ParityIn, Recorded, failed, named
+from checked import ParityIn, Recorded, failed, named, values
 from torch import nn
 
 from pytest_precision import Cell, script
@@ -114,6 +115,28 @@ def test_a_save_and_a_load_stand_between_steps(
     both = partial(resumable.trainer, planted="")
     verdict = failed(parity_shared(Cell(sequence=sequence)), both, resumable.trainer)
     assert (verdict.outcome, advice in verdict.reason) == ("error", True)
+
+
+def test_state_that_a_checkpoint_makes_is_no_step(recorded: Recorded) -> None:
+    """A step of the optimizer makes it, with zero gradients and a rate of zero."""
+
+    def loop(cell: Cell, record: Any) -> None:
+        from torch.distributed.checkpoint import state_dict  # here, since other loops need not wait
+
+        with record():
+            model = nn.Linear(7, 3)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.25)
+            state = state_dict.get_optimizer_state_dict(model, optimizer)
+            state_dict.set_optimizer_state_dict(model, optimizer, state)
+            while True:
+                model(torch.ones(5, 7)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    trace = recorded(loop)
+    for step in (1, 2):
+        assert named(trace, "used_param", step) == ["weight", "bias"]
+    assert {*values(trace, "lr", "weight")} == {0.25}
 
 
 def test_an_overflow_is_skipped(parity_shared: ParityIn) -> None:

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pytest_precision._torch.around import around_calls
 from pytest_precision._torch.regions import in_compiled_call
+from pytest_precision._torch.training import makes_state
 from pytest_precision.probes.lines.log.frames import Frames
 from pytest_precision.probes.lines.operations import (
     CALLED,
@@ -186,6 +187,8 @@ class SettingsWatch:
             self._computed = self._frames.of_user(frame) or self._computed
 
     def _note(self, name: str, owner: str, value: Any) -> None:
+        if makes_state():
+            return
         shown = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(shown, PLAIN_TYPES):
             line = self._frames.stack().line

@@ -54,6 +54,13 @@ ROUNDED = frozenset(
         "_foreach_addcdiv_",
         "_foreach_sqrt",
         "_fused_adamw_",
+        "convolution",
+        "convolution_backward",
+        "native_batch_norm",
+        "native_batch_norm_backward",
+        "native_group_norm",
+        "native_group_norm_backward",
+        "mse_loss",
     )
 )
 """Names of operations of torch whose results are rounded, other than by a cast."""
