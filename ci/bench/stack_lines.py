@@ -23,9 +23,10 @@ HEADING = "## Lines in frameworks"
 
 INTRODUCTION = """\
 Tests of `fixtures/stacks` plant a defect by an option or leave a state out of a restart; tests of
-`fixtures/megatron` replace one function of Megatron-core or Transformer Engine. *Line* says whether
-the failure names the planted line (of a restart, the last line that loads) or a line next to it.
-*Kind* says whether the first wrong operation gives the kind of error."""
+`fixtures/megatron` replace one function of Megatron-core or Transformer Engine. The column
+*line* says whether the failure names the planted line or a line next to it; the planted line of a
+restart is the last line that loads a state. The column *kind* says whether the culprit's operation
+alone gives the kind of error."""
 
 
 class Planted(NamedTuple):
@@ -67,7 +68,7 @@ PLANTED = {
     "test_another_noise_after_a_restart_is_found": Planted(
         "test_opacus.py", 'optimizer.load_state_dict(saved["optimizer"])', "missing"
     ),
-    "test_another_rate_is_found": Planted("", "lr=lr", "setting"),
+    "test_another_learning_rate_is_found": Planted("", "lr=lr", "setting"),
     "test_a_counter_that_a_state_dict_forgets_is_found": Planted(
         "resumed.py", 'optimizer.load_state_dict(held["optimizer"])', "missing"
     ),
