@@ -7,7 +7,7 @@ import re
 
 from documents import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "what-a-verdict-means.md"
+PAGE = ROOT / "guides" / "architecture.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
