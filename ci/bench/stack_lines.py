@@ -157,7 +157,9 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
     old_rows = [
         line.strip("| ").split(" | ") for line in before.splitlines() if line.startswith("| ")
     ]
-    rows_by_name = {(row[0], row[1]): row for row in old_rows[2:]}
+    rows_by_name = {
+        (words, row[1]): [words, *row[1:]] for row in old_rows[2:] for words in row[0].split("; ")
+    }
     rows_by_name |= {(row[0], row[1]): row for row in filter(None, map(row_of, cells))}
     rows = sorted(rows_by_name.values())
     lines, kinds = (sum(row[place] == "yes" for row in rows) for place in (2, 3))
@@ -166,8 +168,16 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
         f"for {kinds} ({kinds / len(rows):.0%})."
     )
     head = [["defect", "framework or file", "line", "kind"], ["---"] * 4]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *joined(rows)])
     return "\n\n".join([HEADING, INTRODUCTION, score, table]) + "\n"
+
+
+def joined(rows: list[list[str]]) -> list[list[str]]:
+    """Join the defects of a framework of which the same is said."""
+    words_by_rest: dict[tuple[str, ...], list[str]] = {}
+    for words, *rest in rows:
+        words_by_rest.setdefault(tuple(rest), []).append(words)
+    return [["; ".join(words), *rest] for rest, words in words_by_rest.items()]
 
 
 def main() -> None:
