@@ -171,7 +171,10 @@ def test_all_criteria_but_one_take_check_dtype() -> None:
     without = {
         name for name, call in CALLS.items() if "check_dtype" not in signature(call).parameters
     }
-    assert "All but `unchecked` take `check_dtype=False`" in (REFERENCE / "criteria.md").read_text()
+    assert (
+        "All criteria but `unchecked` take the argument `check_dtype=False`"
+        in (REFERENCE / "criteria.md").read_text()
+    )
     assert without == {"unchecked"}
 
 
