@@ -52,7 +52,6 @@ this package's engines (`fixtures/defects`, `fixtures/variations`), and writes t
 
 | column | meaning |
 | --- | --- |
-| expected at | step, phase and kind of the first difference that the failure must name |
 | error | the kind of error that the failure names |
 | line | `yes` if the [culprit](../reference/report.md#the-culprit) is the planted line or next to it; otherwise the line that the failure names |
 | kind | `yes` if the culprit's operation alone gives the kind of error |
@@ -85,11 +84,9 @@ def where(refusal: Refusal) -> tuple[int | None, str, str]:
 def row_of_defect(row: Row) -> list[str]:
     """Return the row of a defect."""
     entry, refusal, shared, examination = row
-    step, phase, kind = where(entry.refusal)
     return [
         f"`{entry.name}`",
         entry.source.rstrip("."),
-        f"step {step}, {phase}, `{kind}`",
         refusal.rule,
         line_of(entry, examination),
         "yes"
@@ -176,7 +173,7 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 
 def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
     """Return the page."""
-    heading = ["defect", "what is wrong, and public reports", "expected at"]
+    heading = ["defect", "what is wrong, and public reports"]
     heading += ["error", "line", "kind", "losses", "both", "bounds"]
     rows = [
         [
