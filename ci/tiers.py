@@ -1,4 +1,4 @@
-"""The contract on tiers: the core imports no probe and no extra (guides/architecture.md, "Tiers").
+"""The contract on tiers: the core imports no probe and no extra (docs/architecture.md, "Tiers").
 
 Which modules are probes and extras is said in `pyproject.toml`, in the contract of this type; the
 core is what is left. The imports that it ignores may only become fewer.

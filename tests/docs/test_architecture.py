@@ -1,4 +1,4 @@
-"""What guides/architecture.md says of the tree is what stands there."""
+"""What docs/architecture.md says of the tree is what stands there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from documents import ROOT
 
-PAGE = (ROOT / "guides" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGE = ROOT / "pytest_precision"
 
 FILE = re.compile(r"(?:\w+/)*\w+\.(?:py|md|json)")
