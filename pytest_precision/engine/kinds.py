@@ -94,7 +94,7 @@ KINDS = {
         discrete=True,
     ),
     "margin": Kind(
-        "the distance between the two best values of a choice; not compared",
+        "the distance of the chosen value to the next value; not compared",
         "float64",
         lasts="passing",
         explanatory=True,
