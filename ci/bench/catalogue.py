@@ -52,13 +52,12 @@ this package's engines (`fixtures/defects`, `fixtures/variations`), and writes t
 
 | column | meaning |
 | --- | --- |
-| must show at | where the failure must begin |
-| error | the failure's word for the kind of error |
-| line | whether the [culprit](../reference/report.md#the-culprit) is the planted line or next to it, else the named line |
-| kind | whether the first wrong operation alone gives the kind of error |
+| error | the kind of error that the failure names |
+| line | `yes` if the [culprit](../reference/report.md#the-culprit) is the planted line or next to it; otherwise the line that the failure names |
+| kind | `yes` if the culprit's operation alone gives the kind of error |
 | losses | the largest `atol` and `rtol` of {", ".join(f"{t:g}" for t in TOLERANCES)} at which the losses of four steps differ |
-| both | the judgement that finds the defect in both runs: `oracle` (the rule of the optimizer), `gradients` of the workload, or an `identity` within the run |
-| bounds | whether the defect passes within the tolerance that its failure proposes |"""  # noqa: E501
+| both | the judgement that finds the defect if candidate and reference have it: `oracle` (the rule of the optimizer), `gradients` of the workload, or an `identity` between tensors of the run |
+| bounds | whether the defect `passes` within the bound that its failure proposes |"""  # noqa: E501
 
 
 class Row(NamedTuple):
@@ -85,11 +84,9 @@ def where(refusal: Refusal) -> tuple[int | None, str, str]:
 def row_of_defect(row: Row) -> list[str]:
     """Return the row of a defect."""
     entry, refusal, shared, examination = row
-    step, phase, kind = where(entry.refusal)
     return [
         f"`{entry.name}`",
         entry.source.rstrip("."),
-        f"step {step}, {phase}, `{kind}`",
         refusal.rule,
         line_of(entry, examination),
         "yes"
@@ -125,30 +122,30 @@ def totals_of_defects(rows: list[Row]) -> Iterator[str]:
     named = sum(f.named is True for f in examinations)
     wrongly = sum(f.named is False for f in examinations)
     yield f"- The check catches {caught} of {number} defects, {placed} of them where they start."
-    worded = sum(bool(row.refusal.rule) for row in rows)
     yield (
-        f"- {named} failures name the kind of error, {wrongly} failures name a wrong kind, and "
-        f"{worded} failures have a word for the kind."
+        f"- {named} failures name the right kind of error, {wrongly} failures name a wrong kind."
     )
     seen_by = zip(TOLERANCES, zip(*(f.losses for f in examinations), strict=True), strict=True)
-    counts = ", ".join(f"{sum(losses)} at {bound:g}" for bound, losses in seen_by)
-    yield f"- A comparison of four losses finds, by its tolerance, {counts} of these defects."
+    counts = ", ".join(f"{sum(losses)} with a tolerance of {bound:g}" for bound, losses in seen_by)
+    yield f"- A comparison of the losses of four steps finds {counts} of these defects."
     lines = sum(row.examination.at(row.entry.marked) for row in rows)
     kinds = sum(row.examination.made == row.entry.made for row in rows)
     yield (
         f"- {lines} of {number} failures ({lines / number:.0%}) name the planted line or its "
-        f"neighbour; in {kinds} ({kinds / number:.0%}) the operation alone gives the kind of error."
+        f"neighbour; in {kinds} ({kinds / number:.0%}), the culprit's operation alone gives the "
+        "kind of error."
     )
     by = [row.shared for row in rows]
     yield (
-        f"- {number - by.count('not caught')} defects are caught in both runs at once: "
+        "- If candidate and reference both have the defect, judgements find "
+        f"{number - by.count('not caught')} defects: "
         f"{by.count('oracle')} by the oracle, {by.count('gradients')} by gradients and "
         f"{by.count('identity')} by identities."
     )
     offered = [f.tolerated for f in examinations if f.tolerated]
     yield (
         f"- {len(offered)} of {number} failures propose bounds, and {offered.count('pass')} "
-        "defects pass within their bounds."
+        "of these defects pass within the bounds."
     )
 
 
@@ -162,7 +159,7 @@ def totals_of_variations(trials: list[VariationFound]) -> Iterator[str]:
     )
     yield (
         f"- {flagged} of the other {len(others)} variations exceed the bounds that their failure "
-        f"proposes, and {later} exceed the bounds on data of three other seeds."
+        f"proposes, and {later} exceed these bounds on data of three other seeds."
     )
     wrongly = sum(f.named is False for f in others)
     yield f"- For {wrongly} of these variations, the failure names an error."
@@ -176,7 +173,7 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 
 def page(of_defects: list[Row], of_variations: list[VariationFound]) -> str:
     """Return the page."""
-    heading = ["defect", "what is wrong, and public reports", "must show at"]
+    heading = ["defect", "what is wrong, and public reports"]
     heading += ["error", "line", "kind", "losses", "both", "bounds"]
     rows = [
         [

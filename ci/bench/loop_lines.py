@@ -37,9 +37,10 @@ LOOPS = "## Lines in training loops"
 
 INTRODUCTION = """\
 `python ci/bench/catalogue.py loops` plants {number} defects into a training loop of a small decoder
-(`fixtures/planted`) and counts the failures that name the planted line or, if code is left out, the
-reference's line. *Not right* lists failures that name a later line (effect), an earlier line
-(wrong) or no line (refused)."""
+(`fixtures/planted`). The table counts the failures that name the planted line or, if a defect
+leaves code out, the reference's line for this code. The rows are the ways to record the loop. The
+last column lists failures that name a later line (effect), an earlier line (wrong) or no line
+(refused)."""
 
 SETTINGS = Settings(device="cpu", timeout=120, pure=True, ranks="inline")
 
@@ -86,7 +87,7 @@ def outcomes_in(way: str, precision: str, defects: Sequence[str]) -> Column:
 
 def section(columns: dict[tuple[str, str], Column]) -> str:
     """Return the section of the page."""
-    rows = [["way in", *COMPUTES_IN, "not right"], ["---"] * (len(COMPUTES_IN) + 2)]
+    rows = [["recorded as", *COMPUTES_IN, "other failures"], ["---"] * (len(COMPUTES_IN) + 2)]
     for way in WAYS:
         of_way = [columns[way, precision] for precision in COMPUTES_IN]
         counts = [f"{[*o.values()].count(RIGHT)} of {len(o)}" for o in of_way]

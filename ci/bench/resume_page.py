@@ -199,17 +199,17 @@ def page(rows: list[Row]) -> Iterator[str]:
         numbers = " | ".join(map(str, (sum(counts), *counts)))
         release = version(package).partition("+")[0]
         yield f"| {package} {release} | {numbers} |"
-    yield "\n## Those that differ, and why\n\n| optimizer | first difference | last weights | why |"
+    yield "\n## Optimizers that differ\n\n| optimizer | first difference | last weights | why |"
     yield "| --- | --- | --- | --- |"
     for row in _with(rows, "differs"):
         same = "agree" if row.weights else "differ"
         yield f"| {_named(row)} | {_cell(row.why)} | {same} | {CAUSES.get(row.key, '?')} |"
-    yield "\n## Those that refuse\n\n| optimizer | its words | why |\n| --- | --- | --- |"
+    yield "\n## Optimizers that refuse\n\n| optimizer | why |\n| --- | --- |"
     for row in _with(rows, "refused"):
-        yield f"| {_named(row)} | {_cell(row.why)} | {REFUSALS.get(row.key, '?')} |"
+        yield f"| {_named(row)} | {REFUSALS.get(row.key, '?')} |"
     still = [*_with(rows, "still")]
     if still:
-        yield f"\n## Those that move no weight in 16 steps\n\n{', '.join(map(_named, still))}"
+        yield f"\n## Optimizers that move no weight in 16 steps\n\n{', '.join(map(_named, still))}"
     yield from by_rule(rows)
 
 
@@ -224,7 +224,8 @@ def by_rule(rows: list[Row]) -> Iterator[str]:
         alone=outcomes["left alone"],
         accused=len(accused) or "none",
     )
-    yield "Judged: " + ", ".join(_named(row) for row in rows if row.oracle == "judged") + "."
+    judged = ", ".join(_named(row) for row in rows if row.oracle == "judged")
+    yield f"The judged classes are {judged}."
     if accused:
         yield "\n| accused | its words | why it is right |\n| --- | --- | --- |"
     for row in accused:

@@ -23,9 +23,10 @@ HEADING = "## Lines in frameworks"
 
 INTRODUCTION = """\
 Tests of `fixtures/stacks` plant a defect by an option or leave a state out of a restart; tests of
-`fixtures/megatron` replace one function of Megatron-core or Transformer Engine. *Line* says whether
-the failure names the planted line (of a restart, the last line that loads) or a line next to it.
-*Kind* says whether the first wrong operation gives the kind of error."""
+`fixtures/megatron` replace one function of Megatron-core or Transformer Engine. The column
+*line* says whether the failure names the planted line or a line next to it; the planted line of a
+restart is the last line that loads a state. The column *kind* says whether the culprit's operation
+alone gives the kind of error."""
 
 
 class Planted(NamedTuple):
@@ -67,7 +68,7 @@ PLANTED = {
     "test_another_noise_after_a_restart_is_found": Planted(
         "test_opacus.py", 'optimizer.load_state_dict(saved["optimizer"])', "missing"
     ),
-    "test_another_rate_is_found": Planted("", "lr=lr", "setting"),
+    "test_another_learning_rate_is_found": Planted("", "lr=lr", "setting"),
     "test_a_counter_that_a_state_dict_forgets_is_found": Planted(
         "resumed.py", 'optimizer.load_state_dict(held["optimizer"])', "missing"
     ),
@@ -156,7 +157,9 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
     old_rows = [
         line.strip("| ").split(" | ") for line in before.splitlines() if line.startswith("| ")
     ]
-    rows_by_name = {(row[0], row[1]): row for row in old_rows[2:]}
+    rows_by_name = {
+        (words, row[1]): [words, *row[1:]] for row in old_rows[2:] for words in row[0].split("; ")
+    }
     rows_by_name |= {(row[0], row[1]): row for row in filter(None, map(row_of, cells))}
     rows = sorted(rows_by_name.values())
     lines, kinds = (sum(row[place] == "yes" for row in rows) for place in (2, 3))
@@ -165,8 +168,16 @@ def section(cells: list[dict[str, Any]], before: str) -> str:
         f"for {kinds} ({kinds / len(rows):.0%})."
     )
     head = [["defect", "framework or file", "line", "kind"], ["---"] * 4]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [*head, *joined(rows)])
     return "\n\n".join([HEADING, INTRODUCTION, score, table]) + "\n"
+
+
+def joined(rows: list[list[str]]) -> list[list[str]]:
+    """Join the defects of a framework of which the same is said."""
+    words_by_rest: dict[tuple[str, ...], list[str]] = {}
+    for words, *rest in rows:
+        words_by_rest.setdefault(tuple(rest), []).append(words)
+    return [["; ".join(words), *rest] for rest, words in words_by_rest.items()]
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ CAUSES = (
         "test_float8_current_scaling_exact.py.*_gemm_versus_reference",
     ),
     Cause(
-        "the scale of both tensors: the reference divides by the range what the kernel "
-        "(`common/recipe/nvfp4.cu`) multiplies by its reciprocal",
+        "the reference computes a scale by dividing by the range; the kernel "
+        "(`common/recipe/nvfp4.cu`) multiplies by the reciprocal",
         r"mismatch at step \d",
         "test_nvfp4_module_exact.py",
     ),

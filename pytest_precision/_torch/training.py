@@ -14,6 +14,7 @@ SCHEDULER_RATES = "_last_lr"
 
 SCHEDULER_BOOKKEEPING = frozenset({"_step_count", "_is_initial", "_get_lr_called_within_step"})
 """Attributes by which a scheduler warns of calls in the wrong order."""
+
 MAKES_STATE = "_init_optim_state", "torch/distributed/checkpoint/state_dict.py"
 """Function by which torch's checkpoints make the state of an optimizer, and the end of its file."""
 

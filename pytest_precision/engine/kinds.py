@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "weight": Kind(
-        "each weight of a model that scores, after the declared cast",
+        "each weight that `parity.score` compares, after the declared cast",
         "of the weight",
         lasts="passing",
     ),
@@ -90,26 +90,26 @@ KINDS = {
         lasts="passing",
     ),
     "decision": Kind(
-        "each discrete choice: a token's experts, whether the norm is clipped, a step skipped",
+        "each discrete choice: a token's experts, whether the norm is clipped or a step skipped",
         "int64",
         lasts="passing",
         optional="tensor",
         discrete=True,
     ),
     "margin": Kind(
-        "the margin by which a choice was made; not compared",
+        "the distance of the chosen value to the next value; not compared",
         "float64",
         lasts="passing",
         explanatory=True,
     ),
     "output": Kind(
-        "the output of each module for each token, when scoring; not compared",
+        "the output of each module for each token, in `parity.score`; not compared",
         "of the output",
         lasts="passing",
         explanatory=True,
     ),
     "logprob": Kind(
-        "the log-probability of each token of a sequence", "of the scores", lasts="passing"
+        "the log-probability of each token of a sequence", "of the log-probability", lasts="passing"
     ),
     "loss": Kind("the loss of each microbatch", "of the loss", lasts="passing", summed=True),
     "grad": Kind(
@@ -126,7 +126,7 @@ KINDS = {
         optional_beside="clip_limit",
     ),
     "clip_limit": Kind(
-        "the limit of a norm if it is infinite; not compared",
+        "the limit of the norm, if this limit is infinite; not compared",
         "float64",
         lasts="passing",
         explanatory=True,
@@ -145,8 +145,8 @@ KINDS = {
         optional="tensor",
     ),
     "flag": Kind(
-        "the training mode of the model and of deviating modules; changed options of torch's "
-        "modules and `requires_grad`",
+        "the training mode of the model, and of modules with another mode than the model; "
+        "changed options of torch's modules and `requires_grad`",
         "bool",
         optional="kind",
         discrete=True,
@@ -174,9 +174,9 @@ KINDS = {
         optional="tensor",
     ),
     "buffer": Kind("the model's buffers", "of the buffer", local=True),
-    "rng": Kind("the states of torch's generators", "uint8", local=True),
+    "rng": Kind("the states of torch's random number generators", "uint8", local=True),
     "average": Kind(
-        "weights and buffers that no optimizer updates, such as an average, once they move",
+        "weights and buffers that no optimizer updates, such as an average, once they change",
         "of the weight",
         local=True,
         lasts="passing",
@@ -193,7 +193,7 @@ KINDS = {
         restored=True,
     ),
     "host_rng": Kind(
-        "the states of Python's and numpy's generators, once used",
+        "the states of Python's and numpy's random number generators, once used",
         "uint8",
         local=True,
         lasts="passing",

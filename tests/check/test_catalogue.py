@@ -190,7 +190,7 @@ def expect_refusal(entry: Planted, verdict: Verdict) -> None:
 
 def hold_to_the_page(entry: Defect, found: DefectFound) -> None:
     """Compare what comes of a defect of a real stack with its row of the page, but for its line."""
-    said = row(entry.name)[3:]
+    said = row(entry.name)[2:]
     assert found.named is not False, found.first_line
     assert said[0] == entry.refusal.rule
     bound = float(said[3] or 0)
@@ -200,7 +200,7 @@ def hold_to_the_page(entry: Defect, found: DefectFound) -> None:
 
 def hold_lines_to_the_page(entry: Defect, found: DefectFound) -> None:
     """Compare the line that a failure names, and the bounds that it proposes, with the page."""
-    said = row(entry.name)[3:]
+    said = row(entry.name)[2:]
     if said[1] == "yes":
         assert found.at(entry.marked), found.line
     if said[2] == "yes":
@@ -294,4 +294,4 @@ def test_three_defects_at_most_pass_within_the_bounds_that_are_proposed() -> Non
     """Three quarters of the failures have a word for the kind of error."""
     rows = [row(entry.name) for entry in DEFECTS]
     assert sum(cells[-1] == "passes" for cells in rows) <= 3
-    assert 4 * sum(bool(cells[3]) for cells in rows) >= 3 * len(rows)
+    assert 4 * sum(bool(cells[2]) for cells in rows) >= 3 * len(rows)

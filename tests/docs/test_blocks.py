@@ -21,7 +21,7 @@ from documents import PAGES, ROOT, Block, blocks, named, prose
 from pytest_precision.__main__ import main
 from pytest_precision.options import OPTIONS
 
-NOT_RUN = 24
+NOT_RUN = 23
 """Blocks that cannot be run in a test; a new one is a decision."""
 
 COMMITTER = {

@@ -7,12 +7,12 @@ import re
 
 from documents import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "what-a-verdict-means.md"
+PAGE = ROOT / "docs" / "architecture.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def test_what_is_carried_is_shown_by_tests_that_exist() -> None:
-    """Each row of the table has at least one, so that no reason stands there alone."""
+    """Each row of the table has at least one, so that no row is a mere claim."""
     text = PAGE.read_text(encoding="utf-8").partition("## What is carried")[2]
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 10

@@ -13,7 +13,9 @@ LLMS = ROOT / "docs" / "llms.txt"
 FILES = "https://raw.githubusercontent.com/pytest-precision/pytest-precision/main/"
 SITE = "https://pytest-precision.github.io/pytest-precision/"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OTHERS = sorted({*ROOT.glob("*.md"), *ROOT.glob("fixtures/*/README.md")} - {*PAGES})
+OTHERS = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("guides/*.md"), *ROOT.glob("fixtures/*/README.md")} - {*PAGES}
+)
 
 
 def anchors(page: Path) -> set[str]:

@@ -97,7 +97,7 @@ def test_options_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert {*commands} - {"import"} | {"against"} == {module.stem for module in modules}
     merging = options_of(capsys, "report", "merge") | options_of(capsys, "report", "html")
     known = merging.union(*(options_of(capsys, command) for command in commands))
-    others = {"--lr", "--nproc-per-node", "--print-completion"}  # of the script, of no command
+    others = {"--lr", "--nproc-per-node", "--print-completion", "--help"}  # of no one command
     assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} - others == known
 
 
@@ -171,7 +171,10 @@ def test_all_criteria_but_one_take_check_dtype() -> None:
     without = {
         name for name, call in CALLS.items() if "check_dtype" not in signature(call).parameters
     }
-    assert "All but `unchecked` take `check_dtype=False`" in (REFERENCE / "criteria.md").read_text()
+    assert (
+        "All criteria but `unchecked` take the argument `check_dtype=False`"
+        in (REFERENCE / "criteria.md").read_text()
+    )
     assert without == {"unchecked"}
 
 
