@@ -13,7 +13,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from pytest_precision.__main__ import main
-from pytest_precision.recorders.exchange import PORTABLE
+from pytest_precision.exchange.conversion import PORTABLE
 
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]

@@ -18,8 +18,8 @@ from torch import Tensor
 from pytest_precision._destination import MAKER
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.recorders.exchange_files import METADATA, files_of_export, find_sidecar
-from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
+from pytest_precision.exchange.export_files import METADATA, files_of_export, sidecar_of
+from pytest_precision.exchange.sidecar import SIDECAR, Sidecar
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
 from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.reader import Entry, Header
@@ -44,7 +44,7 @@ PORTABLE = {
 """Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
 
 
-def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
+def export_recording(folder: Path, file: Path, *, force: bool) -> None:
     """Write the values of a recording as safetensors, with a JSON sidecar that describes them.
 
     If they cannot be written, the files of an earlier export stay as they are.
@@ -122,7 +122,7 @@ def import_recording(file: Path, folder: Path) -> None:
         OSError: a file cannot be read or written.
     """
     try:
-        beside = find_sidecar(file)
+        beside = sidecar_of(file)
         sidecar = Sidecar.read(beside, _tensors(file))
     except ValueError as error:
         got = f"{file}: {error}"
