@@ -18,6 +18,7 @@ HOME = "matrix/tensor_key.py"
 ROOMS = (
     "check",
     "engine",
+    "exchange",
     "layouts",
     "modules",
     "parity",

@@ -26,7 +26,6 @@ from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
-from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import (
@@ -139,13 +138,8 @@ class Trace:
             index = files.data(place / f"rank{rank}.json")
             headers.append(_header(index))
             data = files.bytes(place / f"rank{rank}.bin")
-            slots, moments = (
-                observed_in_format_2(index)
-                if is_of_format_2(index)
-                else observed_in(index, table_in(index, data))
-            )
-            starts = index.get("starts", {})  # earlier releases write none
-            self._written.append(RankRows(number, rank, slots, moments, data, starts))
+            slots, moments = observed_in(index, table_in(index, data))
+            self._written.append(RankRows(number, rank, slots, moments, data, index["starts"]))
         self.header = _joined(headers)
         self.places = [_place(*ranked) for ranked in enumerate(headers[: world_sizes[0]])]
         of_rank_0 = [part for part in self._written if part.rank == 0]
@@ -338,12 +332,12 @@ class Trace:
 
 
 def _header(index: Mapping[str, Any]) -> Header:
-    """Return the header that an index has; format 2 names no digest."""
-    return Header(**{name: index[name] for name in Header.__dataclass_fields__ if name in index})
+    """Return the header that an index has."""
+    return Header(**{name: index[name] for name in Header.__dataclass_fields__})
 
 
 def _place(rank: int, header: Header) -> RankPlace:
-    """Return where a rank ran; recordings of earlier releases, and of other tools, do not say."""
+    """Return where a rank ran; those of other tools do not say."""
     return RankPlace(rank, *(header.place.get(name, "") for name in RankPlace._fields[1:]))
 
 

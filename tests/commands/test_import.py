@@ -65,7 +65,9 @@ def refusal(capsys: Output) -> str:
         main(["import", "hook.safetensors", "--out", "some/theirs"])
     assert sorted(Path().rglob("*")) == before
     said = capsys.readouterr().err
-    assert "expected a recording to import but got hook.safetensors: hook.safetensors.json: " in said
+    assert (
+        "expected a recording to import but got hook.safetensors: hook.safetensors.json: " in said
+    )
     return said
 
 
@@ -205,8 +207,8 @@ def test_an_import_that_cannot_be_finished_leaves_nothing(
             main(["import", "hook.safetensors", "--out", out])
     assert sorted(path.name for path in in_folder.iterdir()) == [
         "empty",
-        "hook.safetensors.json",
         "hook.safetensors",
+        "hook.safetensors.json",
         "train.py",
     ]
     assert not [*Path("empty").iterdir()]
