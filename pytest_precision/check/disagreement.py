@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed, expected_but_got
-from pytest_precision.parity.compare.divergences import Finding, differs
+from pytest_precision.parity.compare.divergences import differs
+from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs

@@ -143,7 +143,7 @@ def _annotations(args: argparse.Namespace) -> str:
 
 
 def _history(args: argparse.Namespace) -> str:
-    from pytest_precision.report.history import history_lines
+    from pytest_precision.report.past_reports import history_lines
 
     reports = [Report.of(read_report(path)) for path in args.reports]
     return "\n".join(history_lines(reports, [*map(str, args.reports)]))

@@ -20,9 +20,10 @@ from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.exchange.export_files import METADATA, files_of_export, sidecar_of
 from pytest_precision.exchange.sidecar import SIDECAR, Sidecar
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
 from pytest_precision.trace.rank_log import sealed_logs
-from pytest_precision.trace.reader import Entry, Header
+from pytest_precision.trace.reader import Entry
 from pytest_precision.trace.unfinished import readable_recording
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter

@@ -23,8 +23,8 @@ from pytest_precision.rollout.score_recording import of_scores
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.shown_weights import of_weights
 from pytest_precision.trace.digests import digest
+from pytest_precision.trace.header import FORWARDS
 from pytest_precision.trace.lin8 import additive_digest
-from pytest_precision.trace.reader import FORWARDS
 
 
 def record_forwards(file: Path, arguments: Sequence[str], folder: Path, steps: int) -> int:

@@ -28,7 +28,7 @@ from pytest_precision.trace.files import mapped, regular
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.rank_rows import ROW, Rows, TensorSlot
-from pytest_precision.trace.table import SLOT, laid_out
+from pytest_precision.trace.row_table import SLOT, laid_out
 
 _FRAME = struct.Struct("<QQ")
 """Begins a block: bytes of its JSON, and of its rows and slots behind them."""

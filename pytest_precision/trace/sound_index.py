@@ -15,6 +15,7 @@ from pytest_precision.trace.digests import may_be_digest
 from pytest_precision.trace.moment import END, INIT
 from pytest_precision.trace.named_digests import DIGEST_NAMES
 from pytest_precision.trace.rank_rows import ROW, TensorSlot
+from pytest_precision.trace.row_table import SLOT, TABLE_KEYS, Table, observed_in, table_in
 from pytest_precision.trace.sound import (
     sound_dtype,
     sound_flag,
@@ -28,7 +29,6 @@ from pytest_precision.trace.sound import (
     texts,
     unsound,
 )
-from pytest_precision.trace.table import SLOT, TABLE_KEYS, Table, observed_in, table_in
 
 
 def expect_header(index: Any, ranks: int) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import JOIN, Manifest, damaged
 from pytest_precision.trace.rank_log import sealed_logs
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import SealedFiles, files_of
 from pytest_precision.trace.sound_index import expect_index

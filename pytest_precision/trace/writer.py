@@ -19,14 +19,14 @@ from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.journal import Journal
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
 from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
-from pytest_precision.trace.reader import Header
-from pytest_precision.trace.table import laid_out
+from pytest_precision.trace.row_table import laid_out
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""

@@ -14,9 +14,9 @@ from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.trace.data_log import write_data
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.sealed import seals, signed
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter

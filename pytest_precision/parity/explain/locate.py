@@ -16,7 +16,7 @@ from pytest_precision.parity.compare.bit_patterns import (
     ulps,
     values_of_bits,
 )
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
+from pytest_precision.parity.compare.finding import ONE_SIDED, Finding
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain import wording

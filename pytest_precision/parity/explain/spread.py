@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank
-from pytest_precision.parity.compare.divergences import Judgement, Tally
+from pytest_precision.parity.compare.divergences import Judgement
+from pytest_precision.parity.compare.finding import Tally
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.words import aligned, percent
 from pytest_precision.trace.moment import Moment

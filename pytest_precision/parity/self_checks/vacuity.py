@@ -20,11 +20,8 @@ from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.matrix.tensor_key import whole_kind
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import (
-    Finding,
-    finding_of,
-    left_out,
-)
+from pytest_precision.parity.compare.divergences import finding_of, left_out
+from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry, Trace

@@ -20,8 +20,8 @@ from pytest_precision.probes.declared_rule.oracle.plan import UpdatePlan
 from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Roundings, State
 from pytest_precision.probes.declared_rule.oracle.update_oracle import CLIP_EPS
 from pytest_precision.probes.gradients.gradient_probe import GradientProbe
-from pytest_precision.probes.gradients.pieces import ShownStep, joined
 from pytest_precision.probes.gradients.plain import Gradients, PlainLoop, Sums
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, joined
 from pytest_precision.probes.races.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_precision.probes.gradients.held_gradient import HeldGradient
-from pytest_precision.probes.gradients.pieces import ShownStep, part
 from pytest_precision.probes.gradients.plain import PlainLoop, PlainMicrobatch
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, part
 
 ROOM_OF_FIT = 4
 """How much more than one tensor may be off, all of a fit may leave."""

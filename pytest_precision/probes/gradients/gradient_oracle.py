@@ -22,14 +22,14 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.probes.gradients.gradient_log import GradientLog
 from pytest_precision.probes.gradients.judged import judge_step
-from pytest_precision.probes.gradients.pieces import (
+from pytest_precision.probes.gradients.plain import PlainLoop
+from pytest_precision.probes.gradients.plain_sums import PlainSums
+from pytest_precision.probes.gradients.shown_pieces import (
     ShownStep,
     cpu_copies,
     resident_pieces,
     step_digest,
 )
-from pytest_precision.probes.gradients.plain import PlainLoop
-from pytest_precision.probes.gradients.plain_sums import PlainSums
 from pytest_precision.workloads.base import Workload
 
 FIRST = 2

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.probes.gradients.gradient_log import GradientBreach
-from pytest_precision.probes.gradients.pieces import ShownStep, part
 from pytest_precision.probes.gradients.plain import Sums
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, part
 
 UNIT_OF_SUMS = torch.finfo(torch.bfloat16).eps / 2
 """Unit roundoff of bf16, to which a stack may be told to round what each rank gives to a sum over

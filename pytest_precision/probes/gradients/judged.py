@@ -17,7 +17,6 @@ from pytest_precision.probes.gradients.held_gradient import (
     absent_gradients,
     held_gradients,
 )
-from pytest_precision.probes.gradients.pieces import ShownStep, joined, part, start_digest
 from pytest_precision.probes.gradients.plain import (
     MOST_FITTED,
     PlainLoop,
@@ -25,6 +24,7 @@ from pytest_precision.probes.gradients.plain import (
     Sums,
 )
 from pytest_precision.probes.gradients.plain_sums import PlainSums
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, joined, part, start_digest
 
 NEAR_ROUNDINGS = 64
 """Unit roundoffs of the compute dtype within which a tensor is near the plain one."""

@@ -15,8 +15,8 @@ from pytest_precision.probes.gradients.accumulation_rules import explained
 from pytest_precision.probes.gradients.fit import UnlikeStep
 from pytest_precision.probes.gradients.gradient_log import GradientBreach, GradientLog
 from pytest_precision.probes.gradients.held_gradient import HeldGradient
-from pytest_precision.probes.gradients.pieces import part
 from pytest_precision.probes.gradients.plain import PlainMicrobatch, Sums
+from pytest_precision.probes.gradients.shown_pieces import part
 
 SPREADS = 8
 """How many times as far as a perturbed computation a tensor may be from the plain one."""

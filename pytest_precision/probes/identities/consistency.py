@@ -116,9 +116,12 @@ class _Walk:
         }
         self._updated = dtypes.get("master", {})
         self._with_moments = {*dtypes.get("exp_avg", {}), *dtypes.get("momentum_buffer", {})}
-        checks = quantized_kinds.checks_quantization(side.cell, dtypes)
-        arguments = side.cell, self._shown, self._quantized, self._coarse
-        self._quantization = None if checks is None else checks(*arguments)
+        self._quantization = None
+        if quantized_kinds.shows_quantized(side.cell, dtypes):
+            # Only here, so that other runs import no number format.
+            from pytest_precision.probes.identities.quantization import Quantization
+
+            self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
         if log.starts:
             checked["master is not rounded since the update before"] += log.starts
 

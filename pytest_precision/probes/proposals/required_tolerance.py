@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank, lasting
-from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
+from pytest_precision.parity.compare.divergences import Judgement
+from pytest_precision.parity.compare.finding import Finding, Tally
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.words import aligned

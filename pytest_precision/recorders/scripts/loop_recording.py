@@ -13,16 +13,17 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.rank_probes import made_probes, rank_probes
+from pytest_precision.recorders.scripts.loop_header import header_of
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.recorders.scripts.script_recorder import finished, followed, header_of
+from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.registered import OF_PACKAGE
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import FirstShown
 
 

@@ -19,11 +19,11 @@ from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
 from pytest_precision.trace.digests import SMALL_RUN, digest_threads
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.named_digests import digested
 from pytest_precision.trace.rank_origin import RankOrigin
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import FirstShown, TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")

@@ -20,7 +20,6 @@ from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
 from pytest_precision.report.grid import by_test, fixed
-from pytest_precision.report.history import CellHistories
 from pytest_precision.report.page import failures, heat
 from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.failures import Failures
@@ -28,6 +27,7 @@ from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
 from pytest_precision.report.page.plots import plots
 from pytest_precision.report.page.run_facts import read_environment, run_facts, side_facts
+from pytest_precision.report.past_reports import CellHistories
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.report_files import PAGE_NAME, page_in

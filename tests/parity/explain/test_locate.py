@@ -10,7 +10,8 @@ import torch
 
 from pytest_precision import Observation, Span, close, whole
 from pytest_precision.parity.compare.bounds import Bitwise
-from pytest_precision.parity.compare.divergences import Finding, finding_of
+from pytest_precision.parity.compare.divergences import finding_of
+from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.parity.explain.diagnosis import diagnose_tensor
 from pytest_precision.parity.explain.locate import failed_at, histogram_of, locate, what_differs
