@@ -14,8 +14,8 @@ from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.contract import Contract
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import Judgement, judge
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.culprit import Named
 from pytest_precision.parity.exempt import Exempt
 from pytest_precision.parity.recorded_case import RecordedCase

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed, expected_but_got
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import differs
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
-from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
+from pytest_precision.parity.explain.locate import divergence_of, histogram_of, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
@@ -59,7 +59,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     note = (named.note,) if named.note else ()
     explained = (*_lines_of_judgements("explains", closer, diagnosis),)
     figures = {
-        "spread": spread.columns(closer.judgement),
+        "spread": spread.spread_figures(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
         **closer.figures_of_values(),
     }
@@ -67,7 +67,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         outcome="fail",
         reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
         details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis, explained)),
-        divergence=locate(diagnosis),
+        divergence=divergence_of(diagnosis),
         culprit=named.culprit,
         brief=(
             *note,
@@ -103,7 +103,7 @@ def _detail_lines(
         *_notes(case, closer, diagnosis.finding),
         *explained,
         "",
-        *spread.table(closer.judgement),
+        *spread.spread_lines(closer.judgement),
         "",
         *_lines_of_judgements("proposes", closer, diagnosis),
         "",

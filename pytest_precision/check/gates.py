@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import Gate, failed, gate, unproven
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity.compare.finding import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.self_checks import data_check
 from pytest_precision.parity.self_checks.vacuity import (

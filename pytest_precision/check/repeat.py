@@ -20,8 +20,8 @@ from pytest_precision.check.gates import ruled, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import differs
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.locate import failed_at, what_differs
 from pytest_precision.parity.verdict import Ruling

@@ -44,7 +44,7 @@ def measured_at_once(device: torch.device) -> int:
     return MEASURED_AT_ONCE.get(device.type, MEASURED_AT_ONCE["cuda"])
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     """Return flat tensors as one; one alone as it is, since a copy of a large one takes long."""
     return tensors[0] if len(tensors) == 1 else torch.cat([*tensors])
 

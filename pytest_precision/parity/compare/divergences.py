@@ -14,7 +14,7 @@ from pytest_precision.parity.compare.alike import AlikeKinds, AlikeTensors
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.finding import Finding, Tally
+from pytest_precision.parity.compare.differing import Finding, Tally
 from pytest_precision.parity.compare.first_cause import first_cause
 from pytest_precision.parity.compare.optional import (
     UNREPORTED,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pytest_precision.engine.kinds import KINDS, is_state
 from pytest_precision.matrix.tensor_key import TensorKey
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import Judgement
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.ratio import (
     COARSEST,

@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import is_state
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.bit_patterns import FLOATS
-from pytest_precision.parity.compare.finding import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.ratio import (

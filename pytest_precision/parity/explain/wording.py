@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import causal_rank, is_shown_once_moved, lasting
+from pytest_precision.parity.compare.differing import ONE_SIDED, Finding
 from pytest_precision.parity.compare.divergences import Judgement
-from pytest_precision.parity.compare.finding import ONE_SIDED, Finding
 from pytest_precision.parity.compare.logical_tensor import differing_rank
 from pytest_precision.parity.compare.optional import shows_reads
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics

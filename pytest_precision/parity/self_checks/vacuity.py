@@ -20,8 +20,8 @@ from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.matrix.tensor_key import whole_kind
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import finding_of, left_out
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry, Trace
@@ -55,7 +55,7 @@ def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
 
 
 def _bad_loss(trace: Trace, cell: Cell) -> str | None:
-    losses = [*observed(trace, "loss")]
+    losses = [*recorded_tensors(trace, "loss")]
     if not losses:
         return "no loss was observed"
     for moment, loss in losses:
@@ -65,7 +65,7 @@ def _bad_loss(trace: Trace, cell: Cell) -> str | None:
 
 
 def _no_gradient(trace: Trace, cell: Cell) -> str | None:
-    for moment, norm in observed(trace, "grad_norm"):
+    for moment, norm in recorded_tensors(trace, "grad_norm"):
         if not bool(norm.any()):
             return f"the gradient norm is zero at step {moment.step}"
     return None
@@ -197,7 +197,7 @@ def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]
         before = moment
 
 
-def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+def recorded_tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
     """Yield all recorded tensors of a kind, such as losses, with their moments."""
     for moment, entry in entries_of(trace, kind):
         yield moment, trace.tensor(entry)

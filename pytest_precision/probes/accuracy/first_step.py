@@ -21,7 +21,7 @@ from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Rou
 from pytest_precision.probes.declared_rule.oracle.update_oracle import CLIP_EPS
 from pytest_precision.probes.gradients.gradient_probe import GradientProbe
 from pytest_precision.probes.gradients.plain import Gradients, PlainLoop, Sums
-from pytest_precision.probes.gradients.shown_pieces import ShownStep, joined
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, whole_tensors
 from pytest_precision.probes.races.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
@@ -106,7 +106,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     """
     first = ranks[0]
     loop = PlainLoop(workload, cell, exact=True)
-    weights = joined([weight for step in ranks for weight in step.weights])
+    weights = whole_tensors([weight for step in ranks for weight in step.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         words = f"its engine shows no whole {lacking[0]}"
@@ -114,7 +114,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     loop.put(weights, first.buffers)
     exact = Sums.of(loop.microbatches(first.step), 1).total
     silent: dict[str, str] = {}
-    reduced = joined([gradient for step in ranks for gradient in step.reduced])
+    reduced = whole_tensors([gradient for step in ranks for gradient in step.reduced])
     gradients = {
         name: BesideExact(got / first.scale, exact[name])
         for name, got in reduced.items()
@@ -129,7 +129,7 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
         silent["updates"] = f"{type(workload).__name__} clips by a rule of its own"
     else:
         before, after = (
-            joined([weight for step in ranks for weight in step.updated[number]])
+            whole_tensors([weight for step in ranks for weight in step.updated[number]])
             for number in (0, 1)
         )
         plan = UpdatePlan(workload, workload.optimizer_rule, cell)

@@ -23,7 +23,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import TOLD, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
-from pytest_precision.parity.explain.locate import histogram_of, locate
+from pytest_precision.parity.explain.locate import divergence_of, histogram_of
 from pytest_precision.parity.verdict import Ruling, again
 from pytest_precision.probes.baselines.baseline_files import (
     FOLDER,
@@ -205,9 +205,9 @@ class KeptCheck:
                 *spread.rows(judgement),
                 "",
             ),
-            divergence=locate(diagnosis),
+            divergence=divergence_of(diagnosis),
             figures={
-                "spread": spread.columns(judgement),
+                "spread": spread.spread_figures(judgement),
                 "histogram": histogram_of(diagnosis.finding),
             },
         )

@@ -32,7 +32,7 @@ from pytest_precision.probes.gradients.shown_pieces import (
 )
 from pytest_precision.workloads.base import Workload
 
-FIRST = 2
+FIRST_STEPS = 2
 """Steps at the start that are computed once more."""
 
 LARGEST_MODEL = 1 << 22
@@ -70,7 +70,7 @@ class GradientOracle:
         self._sums = None if other_log is None else other_log.sums
         self._log = GradientLog(silent="" if enabled else TURNED_OFF)
         self._steps: list[ShownStep] = []
-        self._due = FIRST
+        self._due = FIRST_STEPS
 
     def interrupted(self) -> None:
         """Select the next train step for the gradient check, because a save or load precedes it."""

@@ -107,7 +107,7 @@ def part(whole: Tensor, piece: Observation) -> Tensor:
     return whole.view(-1)[piece.place.start : piece.place.stop].view(piece.tensor.shape)
 
 
-def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
+def whole_tensors(pieces: Sequence[Observation]) -> dict[str, Tensor]:
     """Return the tensors, in fp64, that the shards of all ranks cover completely, by name."""
     wholes: dict[str, Tensor] = {}
     covered: dict[str, Tensor] = {}

@@ -30,7 +30,7 @@ def proposes(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
         case: with values of both sides.
         diagnosis: what the first divergence looks like.
     """
-    yield from required_tolerance.table(case.judgement)
+    yield from required_tolerance.required_lines(case.judgement)
     yield from proposal_lines(case, diagnosis)
 
 

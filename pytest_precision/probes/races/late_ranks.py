@@ -6,8 +6,8 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.cell import Cell
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import differs
-from pytest_precision.parity.compare.finding import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.races.perturb.delays import late_rank
