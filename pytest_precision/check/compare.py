@@ -89,31 +89,31 @@ def _compare(
     ranks: bool,
 ) -> Verdict:
     started = time.perf_counter()
-    sides = recorded_pair(candidate, reference, first_step)
-    if first_step > 1 or any(side.endings for side in sides):
+    recordings = recorded_pair(candidate, reference, first_step)
+    if first_step > 1 or any(recording.endings for recording in recordings):
         # Logs of operations count the steps of their own run, and are written at its end.
         terms = terms._replace(lines=False)
     same = candidate.resolve() == reference.resolve()
-    if is_of_scores(*sides):
+    if is_of_scores(*recordings):
         compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
-        ruling, figures = compare_scores(*sides, terms.criteria)
+        ruling, figures = compare_scores(*recordings, terms.criteria)
         ruling = distinct(same, "recording") or ruling
     else:
         expect_no_noise(terms.criteria)
-        for side in sides:
-            expect_values(side, terms.criteria)
-        case = Case(*sides, terms)
+        for recording in recordings:
+            expect_values(recording, terms.criteria)
+        case = Case(*recordings, terms)
         ruling = distinct(same, "recording") or ruled(
             case, gates_of(terms.registered, recordings=True)
         )
         figures = case.figures() | dict(ruling.figures)
-    ruling = as_far_as_compared(ruling, sides)
-    cell = sides[0].cell
-    apart = tuple(made_otherwise(*sides))
+    ruling = as_far_as_compared(ruling, recordings)
+    cell = recordings[0].cell
+    apart = tuple(made_otherwise(*recordings))
     if first_step > 1:
         apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
-    figures["recorded"] = {side.name: _how(side, ranks=ranks) for side in sides}
+    figures["recorded"] = {recording.name: _how(recording, ranks=ranks) for recording in recordings}
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
@@ -136,14 +136,14 @@ def is_of_scores(*sides: Recording) -> bool:
     return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
-def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
+def _how(recording: Recording, *, ranks: bool) -> dict[str, Any]:
     """Return of what a recording was made, without folders of this machine.
 
     Args:
-        side: the recording.
+        recording: the recording.
         ranks: whether it is said where each rank ran.
     """
-    manifest = side.manifest
+    manifest = recording.manifest
     assert manifest is not None
     script, folder = PurePath(manifest.script), Path.cwd()
     return {
@@ -151,7 +151,7 @@ def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
         "arguments": list(manifest.arguments),
         "revision": manifest.revision,
         "date": manifest.date,
-        **({"ranks": [place.with_serial for place in side.trace.places]} if ranks else {}),
+        **({"ranks": [place.with_serial for place in recording.trace.places]} if ranks else {}),
     }
 
 
@@ -166,23 +166,24 @@ def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
             yield f"{name}: {candidate_value} here, {reference_value} in the reference"
 
 
-def expect_values(side: Recording, criteria: Criteria) -> None:
+def expect_values(recording: Recording, criteria: Criteria) -> None:
     """Raise if a tolerance applies to tensors of which a recording keeps only hashes.
 
     Raises:
         RecordingError: with the first of them, and with the command that keeps values.
     """
-    for moment in side.trace.moments if not criteria.bitwise else ():
-        for entry in side.trace.entries(moment):
+    for moment in recording.trace.moments if not criteria.bitwise else ():
+        for entry in recording.trace.entries(moment):
             rule = criteria.of_tensor(entry.kind, entry.name)
             if entry.digest and rule.criterion.tolerates:
-                assert side.manifest is not None
+                assert recording.manifest is not None
                 raise RecordingError(
                     expected_but_got(
                         f"values of all steps for {rule.criterion}",
                         f"a digest of {entry.kind} {entry.name} at step {moment.step} in "
-                        f"{side.trace.folder}",
-                        f"record it with {side.manifest.again(f'0-{side.manifest.steps}')}",
+                        f"{recording.trace.folder}",
+                        "record it with "
+                        f"{recording.manifest.again(f'0-{recording.manifest.steps}')}",
                     )
                 )
 
@@ -203,9 +204,13 @@ def expect_no_noise(criteria: Criteria) -> None:
         )
 
 
-def _conditions(side: Recording) -> dict[str, Any]:
-    assert side.manifest is not None
-    conditions = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
+def _conditions(recording: Recording) -> dict[str, Any]:
+    assert recording.manifest is not None
+    conditions = (
+        asdict(recording.manifest)
+        | recording.trace.header.environment
+        | recording.manifest.versions
+    )
     return {name: value for name, value in conditions.items() if name not in TOLD_ELSEWHERE}
 
 

@@ -91,28 +91,28 @@ def _in_no_module(case: Case, finding: Finding) -> bool:
 
 
 def _detail_lines(
-    case: Case, closer: Case, diagnosis: Diagnosis, explained: tuple[str, ...]
+    case: Case, closer_case: Case, diagnosis: Diagnosis, explained: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return lines on a difference: statistics, explanation, and which kinds and steps differ."""
     return (
-        *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
+        *wording.name_lines(diagnosis.finding, closer_case.judgement, *case.sides),
         *wording.statistics_lines(diagnosis.finding),
         *wording.likewise_lines(diagnosis),
-        *number_lines(diagnosis.finding, closer.judgement),
+        *number_lines(diagnosis.finding, closer_case.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
-        *_notes(case, closer, diagnosis.finding),
+        *_notes(case, closer_case, diagnosis.finding),
         *explained,
         "",
-        *spread.spread_lines(closer.judgement),
+        *spread.spread_lines(closer_case.judgement),
         "",
-        *_lines_of_judgements("proposes", closer, diagnosis),
+        *_lines_of_judgements("proposes", closer_case, diagnosis),
         "",
     )
 
 
-def _lines_of_judgements(field: str, closer: Case, diagnosis: Diagnosis) -> Iterator[str]:
-    for function in closer.judgements(field):
-        yield from function(closer, diagnosis)
+def _lines_of_judgements(field: str, closer_case: Case, diagnosis: Diagnosis) -> Iterator[str]:
+    for function in closer_case.judgements(field):
+        yield from function(closer_case, diagnosis)
 
 
 def _blamed(case: Case) -> Blame | None:
@@ -120,7 +120,7 @@ def _blamed(case: Case) -> Blame | None:
     return next(filter(None, (blame(case) for blame in case.judgements("blames"))), None)
 
 
-def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
+def _notes(case: Case, closer_case: Case, finding: Finding) -> Iterator[str]:
     """Yield advice on the training loop's mistakes, and on how to record missing values and names.
 
     Values are missing where only digests were kept; names, where no module holds a tensor.
@@ -134,7 +134,7 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         )
     if (finding.problem, finding.pair.kind) == ("replicas", "reduced_grad"):
         yield REDUCED_IN_COPIES
-    for side in closer.sides:
+    for side in closer_case.sides:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
@@ -151,8 +151,8 @@ def _repeat_words(case: Case) -> str:
         return ""
     try:
         # Nobody judges the second run, of which only the bytes are compared.
-        again = case.again.ours(case.window, Variant(gradients=False, updates=False))
-        finding = differs(again, case.candidate)
+        repeated_recording = case.again.ours(case.window, Variant(gradients=False, updates=False))
+        finding = differs(repeated_recording, case.candidate)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"
     if finding is None:

@@ -31,14 +31,17 @@ def recorded_pair(candidate: Path, reference: Path, first_step: int) -> tuple[Re
     Raises:
         RecordingError: see `compare_recordings`.
     """
-    sides = readable_recording("candidate", candidate), readable_recording("reference", reference)
+    recordings = (
+        readable_recording("candidate", candidate),
+        readable_recording("reference", reference),
+    )
     if first_step > 1:
-        sides = resumed_pair(*sides, first_step)
-    sides = cut_pair(*sides)
-    expect_as_many_steps(*sides)
-    expect_the_same_part(*sides)
-    expect_one_digest(*sides)
-    return sides
+        recordings = resumed_pair(*recordings, first_step)
+    recordings = cut_pair(*recordings)
+    expect_as_many_steps(*recordings)
+    expect_the_same_part(*recordings)
+    expect_one_digest(*recordings)
+    return recordings
 
 
 def resumed_pair(
@@ -72,8 +75,8 @@ def resumed_pair(
     start = next(moment for moment in before if moment.step == step - 1)
     kinds = candidate.trace.kinds_at(INIT) & reference.trace.kinds_at(start)
     cell = reference.cell.replace(sequence=f"train{steps - step + 1}")
-    later = replace(reference, cell=cell, trace=reference.trace.later(step, kinds))
-    return replace(candidate, trace=candidate.trace.later(1, kinds)), later
+    later_recording = replace(reference, cell=cell, trace=reference.trace.later(step, kinds))
+    return replace(candidate, trace=candidate.trace.later(1, kinds)), later_recording
 
 
 def cut_pair(candidate: Recording, reference: Recording) -> tuple[Recording, Recording]:
@@ -82,29 +85,35 @@ def cut_pair(candidate: Recording, reference: Recording) -> tuple[Recording, Rec
     Raises:
         RecordingError: the last step of one of them was recorded in another way.
     """
-    sides = candidate, reference
-    if not any(side.endings for side in sides):
-        return sides
+    recordings = candidate, reference
+    if not any(recording.endings for recording in recordings):
+        return recordings
     options = {
-        (side.manifest.steps, side.manifest.every) for side in sides if side.manifest is not None
+        (recording.manifest.steps, recording.manifest.every)
+        for recording in recordings
+        if recording.manifest is not None
     }
     if len(options) > 1 and any(every > 1 for _, every in options):
         got = " and ".join(f"--steps={steps} --every={every}" for steps, every in sorted(options))
         advice = "record both with the same --steps and --every"
         raise RecordingError(expected_but_got("two recordings of the same steps", got, advice))
-    steps = min(len(side.cell.operations) for side in sides)
+    steps = min(len(recording.cell.operations) for recording in recordings)
     return candidate.until(steps), reference.until(steps)
 
 
-def as_far_as_compared(ruling: Ruling, sides: Sequence[Recording]) -> Ruling:
+def as_far_as_compared(ruling: Ruling, recordings: Sequence[Recording]) -> Ruling:
     """Return a ruling that says until where was compared, and why; a pass is none then.
 
     Nothing is known of the steps that were not recorded, so that a pass would hide an ending.
     """
-    endings = [f"in the {side.name}, {words}" for side in sides for words in side.endings]
+    endings = [
+        f"in the {recording.name}, {words}"
+        for recording in recordings
+        for words in recording.endings
+    ]
     if not endings:
         return ruling
-    steps = len(sides[0].cell.operations)
+    steps = len(recordings[0].cell.operations)
     compared = f"compared until step {steps}"
     if ruling.outcome == "pass":
         first, *others = endings
@@ -122,7 +131,7 @@ def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
     Raises:
         RecordingError: with both numbers.
     """
-    ours, theirs = (len(side.cell.operations) for side in (candidate, reference))
+    ours, theirs = (len(recording.cell.operations) for recording in (candidate, reference))
     if ours != theirs and not is_of_forwards(candidate, reference):
         raise RecordingError(
             expected_but_got(
@@ -162,9 +171,9 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
     parts = [
         shlex.join([*(f"--only={pattern}" for pattern in only), f"--every={every}"])
         for only, every in (
-            (side.manifest.only, side.manifest.every)
-            for side in (candidate, reference)
-            if side.manifest is not None
+            (recording.manifest.only, recording.manifest.every)
+            for recording in (candidate, reference)
+            if recording.manifest is not None
         )
     ]
     if len({*parts}) > 1:
@@ -192,9 +201,9 @@ def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
             )
 
 
-def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
+def _names(recording: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
     """Return the names of a recording's tensors of these kinds, such as `param`."""
-    moments, trace = side.trace.moments, side.trace
+    moments, trace = recording.trace.moments, recording.trace
     return dict.fromkeys(entry.name for m in moments for entry in trace.entries(m, kinds))
 
 
@@ -204,24 +213,25 @@ def expect_one_digest(candidate: Recording, reference: Recording) -> None:
     Raises:
         RecordingError: with both names, and with the command that records one of them again.
     """
-    sides = [side for side in (candidate, reference) if _has_digests(side)]
-    if len({side.trace.header.digest for side in sides}) < 2:
+    recordings = [recording for recording in (candidate, reference) if _has_digests(recording)]
+    if len({recording.trace.header.digest for recording in recordings}) < 2:
         return
-    ours, theirs = sides
-    again = next(side for side in sides if side.trace.header.digest != LIN8)
+    candidate_trace, reference_trace = (recording.trace for recording in recordings)
+    again = next(recording for recording in recordings if recording.trace.header.digest != LIN8)
     assert again.manifest is not None
     raise RecordingError(
         expected_but_got(
             "two recordings with the same digest",
-            f"{ours.trace.header.digest} in {ours.trace.folder} and {theirs.trace.header.digest} "
-            f"in {theirs.trace.folder}",
+            f"{candidate_trace.header.digest} in {candidate_trace.folder} and "
+            f"{reference_trace.header.digest} "
+            f"in {reference_trace.folder}",
             f"record {again.trace.folder} anew with {again.manifest.again(digest=LIN8)}",
         )
     )
 
 
-def _has_digests(side: Recording) -> bool:
+def _has_digests(recording: Recording) -> bool:
     """Return whether a recording has a digest by its own name, and not values of all tensors."""
-    trace = side.trace
+    trace = recording.trace
     kinds = (kind for moment in trace.moments for kind in trace.kinds_at(moment, digested=True))
     return any(trace.digest_name(kind) == trace.header.digest for kind in kinds)

@@ -60,8 +60,8 @@ def export_recording(folder: Path, file: Path, *, force: bool) -> None:
             that UTF-8 has not.
         OSError: a file cannot be written, or is of another maker.
     """
-    written, sidecar = files_of_export(file, force=force)
-    for destination in (written, sidecar):
+    written_destination, sidecar = files_of_export(file, force=force)
+    for destination in (written_destination, sidecar):
         destination.expect_free()
     recording = readable_recording("recording", folder)
     if recording.endings:
@@ -92,7 +92,7 @@ def export_recording(folder: Path, file: Path, *, force: bool) -> None:
         "moments": moments,
     }
     # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
-    with sidecar.placed() as beside, written.placed() as partial:
+    with sidecar.placed() as beside, written_destination.placed() as partial:
         _save(tensors, partial, file)
         beside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 

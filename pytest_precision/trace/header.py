@@ -62,9 +62,9 @@ def rank_place_of(rank: int, header: Header) -> RankPlace:
 
 def joined_header(headers: Sequence[Header]) -> Header:
     """Return one header that joins those of all ranks and all parts of the run."""
-    first = headers[0]
+    first_header = headers[0]
     return replace(
-        first,
+        first_header,
         place={},
         unobservable={kind: why for header in headers for kind, why in header.unobservable.items()},
         digests=any(header.digests for header in headers),

@@ -75,8 +75,8 @@ def _copied(folder: Path, rank: int, out: Path) -> tuple[RankOrigin, dict[str, S
     seal = seal_path(folder, rank)
     if os.path.lexists(seal):
         origin, seals = read_seals(folder, rank)
-        for name, stored in seals.items():
-            bytes_as_sealed(folder / name, stored)  # so that the message names this folder
+        for name, stored_seal in seals.items():
+            bytes_as_sealed(folder / name, stored_seal)  # so that the message names this folder
         names = [*seals, seal.name]
     else:
         origin, seals = read_journal(folder, rank).origin, {}

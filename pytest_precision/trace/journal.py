@@ -158,10 +158,12 @@ def read_journal(folder: Path, rank: int) -> Journaled:
         return Journaled(origin, 0, {}, torch.empty(0, dtype=torch.uint8), str(ended))
     number = int(steps[-1][0]["moments"][-1][2])
     index, table = _one_table(steps, number)
-    covered = content[: int(steps[-1][0]["covered"])]
-    index["table"] = len(covered)
-    written = torch.cat([covered, torch.frombuffer(bytearray(table), dtype=torch.uint8)])
-    return Journaled(origin, number, index, written, str(ended))
+    covered_tensor = content[: int(steps[-1][0]["covered"])]
+    index["table"] = len(covered_tensor)
+    written_tensor = torch.cat(
+        [covered_tensor, torch.frombuffer(bytearray(table), dtype=torch.uint8)]
+    )
+    return Journaled(origin, number, index, written_tensor, str(ended))
 
 
 def _blocks(content: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -100,10 +100,10 @@ def judge(
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for tensors, why in trace.header.unshown.items():
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
-    optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
+    optional_pairs, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     alike_kinds, sums = AlikeKinds(candidate, reference), SummedLosses(criteria)
     for moments in _watched(judgement, common_moments(candidate, reference)):
-        optional.begin(moments)
+        optional_pairs.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
@@ -111,7 +111,7 @@ def judge(
         for alike in alike_kinds.at(moments, uncounted):
             if not criteria.leave_out_some(alike.kind):
                 judgement.count_alike(alike, moments[0])
-                optional.note_alike(alike)
+                optional_pairs.note_alike(alike)
                 uncounted |= {alike.kind}
         for aligned in sums.of(align(candidate, reference, moments, uncounted)):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
@@ -120,9 +120,9 @@ def judge(
                 judgement.left_out[tensors] = rule.criterion.left_out
                 continue
             pair = uncalled.stand_in(aligned, moments)
-            reason = UNREPORTED if pair is None else optional.aside(pair)
+            reason = UNREPORTED if pair is None else optional_pairs.aside(pair)
             if pair is None or reason is not None:
-                optional.note(aligned, reason or UNREPORTED)
+                optional_pairs.note(aligned, reason or UNREPORTED)
                 continue
             tally = judgement.counted(pair)
             if pair.is_alike:
@@ -130,7 +130,7 @@ def judge(
             bound = None if noise is None else partial(noise.bound, pair, moments[1])
             criterion = rule.criterion if bound is None else rule.criterion.measured(bound)
             _judge_unlike(judgement, tally, pair, criterion)
-    judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
+    judgement.left_out |= optional_pairs.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = first_cause(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}
@@ -211,10 +211,14 @@ def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """
-    ours, theirs = moments
-    if candidate.world_size_at(ours) == reference.world_size_at(theirs):
+    candidate_moment, reference_moment = moments
+    if candidate.world_size_at(candidate_moment) == reference.world_size_at(reference_moment):
         return {}
-    since = f" from {ours.operation} after step {ours.step} on" if ours.step else ""
+    since = (
+        f" from {candidate_moment.operation} after step {candidate_moment.step} on"
+        if candidate_moment.step
+        else ""
+    )
     why = f"every rank has its own, and the world sizes differ{since}"
     return dict.fromkeys(sorted(candidate.local_kinds() | reference.local_kinds()), why)
 
@@ -242,8 +246,11 @@ def _same(pair: Pair) -> bool:
     """Return whether each rank holds the same bytes of a tensor in both runs."""
     if pair.candidate is None or pair.reference is None:
         return False
-    again, first = pair.both
-    return len(again.pieces) == len(first.pieces) and all(
-        ours.dtype == theirs.dtype and again.trace.same_bytes(ours, first.trace, theirs)
-        for ours, theirs in zip(again.pieces, first.pieces, strict=True)
+    repeated_logical_tensor, first_logical_tensor = pair.both
+    return len(repeated_logical_tensor.pieces) == len(first_logical_tensor.pieces) and all(
+        ours.dtype == theirs.dtype
+        and repeated_logical_tensor.trace.same_bytes(ours, first_logical_tensor.trace, theirs)
+        for ours, theirs in zip(
+            repeated_logical_tensor.pieces, first_logical_tensor.pieces, strict=True
+        )
     )

@@ -130,7 +130,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, st
     }
 
 
-def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
+def disturbed(trace: Trace, other_trace: Trace, criteria: Criteria) -> Finding | None:
     """Return the first tensor that an evaluation, save or skipped step changed; None if none did.
 
     For a load or a swap, it is the first tensor that is not as it was saved. The finding's
@@ -138,11 +138,11 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
     Args:
         trace: trace of the run to check.
-        other: trace of the other side, whose layout runs after a swap.
+        other_trace: trace of the other side, whose layout runs after a swap.
         criteria: the criteria by which the two sides agree.
     """
-    beside = frozenset(left_out(trace, other, criteria))
-    for moment, source, start in _starts(trace, other):
+    beside = frozenset(left_out(trace, other_trace, criteria))
+    for moment, source, start in _starts(trace, other_trace):
         is_same = source is trace
         aside = STILL[moment.operation] if is_same else STILL[moment.operation] | beside
         if trace.world_size_at(moment) != source.world_size_at(start):
@@ -170,31 +170,31 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
     return pair.reference is None and moment.operation in LOADS and is_made_late(pair.kind)
 
 
-def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
+def _starts(trace: Trace, other_trace: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
     """Yield each moment after a save or load, with the earlier moment whose state it must equal.
 
     A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
     other trace shows what the layout holds in that state. Its own run cannot show this: a layout
     that writes and reads tensors in the same wrong order agrees with itself.
     """
-    before: Moment | None = None
-    saved: Moment | None = None
+    earlier_moment: Moment | None = None
+    saved_moment: Moment | None = None
     swapped = saved_swapped = False
     for moment in trace.moments:
         if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
             continue
         swapped ^= moment.operation == "swap"
         if moment.operation not in LOADS:
-            if moment.operation in STILL and before is not None:
-                yield moment, trace, before
-        elif saved is not None and swapped == saved_swapped:
-            yield moment, trace, saved
-        elif saved is not None and other.moments == trace.moments:
-            yield moment, other, saved
+            if moment.operation in STILL and earlier_moment is not None:
+                yield moment, trace, earlier_moment
+        elif saved_moment is not None and swapped == saved_swapped:
+            yield moment, trace, saved_moment
+        elif saved_moment is not None and other_trace.moments == trace.moments:
+            yield moment, other_trace, saved_moment
         if moment.operation == "save":
-            saved = moment
+            saved_moment = moment
             saved_swapped = swapped
-        before = moment
+        earlier_moment = moment
 
 
 def recorded_tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:

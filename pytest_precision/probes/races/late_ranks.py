@@ -57,5 +57,5 @@ def _race(case: Case, delays: int) -> Finding | None:
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:
     """Run the candidate again with these delays; return the first tensor that differs or None."""
     assert case.again is not None
-    again = case.again.ours(case.window, Variant(delays=delays, ends_only=ends_only))
-    return differs(again, case.candidate)
+    repeated_recording = case.again.ours(case.window, Variant(delays=delays, ends_only=ends_only))
+    return differs(repeated_recording, case.candidate)

@@ -63,8 +63,8 @@ class LoopRecording:
         )
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        logged = LogRequest(0, manifest.steps, pieces, sketches=True) if lines else None
-        self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
+        log_request = LogRequest(0, manifest.steps, pieces, sketches=True) if lines else None
+        self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=log_request))]
         schedule = LoopSchedule(("train",) * manifest.steps)
         self.loop = Steps(LoopReader(part), self.trace, schedule, self._probes)
         self.loop.ends.settled = lambda: self.trace.settle(self._described)

@@ -175,8 +175,8 @@ class LoopTrace(ExitStack):
     def write(self, moment: Moment, observations: Iterator[Observation]) -> None:
         """Write one phase's tensors to the trace, and replace those written earlier for it."""
         with collector_paused(), written():
-            chosen = [each for each in observations if self._part.belongs(each)]
-            self.writer.add(moment, chosen, digests=self._digests(moment.step))
+            chosen_observations = [each for each in observations if self._part.belongs(each)]
+            self.writer.add(moment, chosen_observations, digests=self._digests(moment.step))
 
     def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:
         """Have what was written so far outlast this process; see `TraceWriter.settle`."""
