@@ -21,7 +21,7 @@ PROMISED = {
     ("probes/accuracy/beside_fp64.py", "here"): "a key of report.json",
     ("probes/accuracy/beside_fp64.py", "there"): "a key of report.json",
     ("engine/capture.py", "seen"): "a parameter of `Capture.keep`, which users may name",
-    ("trace/reader.py", "given"): "a key of the header of a recording",
+    ("trace/header.py", "given"): "a key of the header of a recording",
 }
 """Bindings whose names users or files have, and where."""
 

@@ -25,11 +25,11 @@ import xxhash
 
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.engine.observation import Observation, Span, whole
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
 from pytest_precision.trace.rank_log import sealed_logs
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 ELEMENTS = 1 << 20

@@ -142,19 +142,23 @@ def is_coded(parameter: Tensor) -> bool:
 def holds(master: Tensor, parameter: Tensor) -> bool:
     """Return whether a tensor rounds to a parameter's values, or to a part of them."""
     flat_parameter = _flat(parameter)
-    rounded = _flat(master).to(parameter.dtype)
-    if not flat_parameter.numel() or not rounded.numel() or flat_parameter.device != rounded.device:
+    rounded_tensor = _flat(master).to(parameter.dtype)
+    if (
+        not flat_parameter.numel()
+        or not rounded_tensor.numel()
+        or flat_parameter.device != rounded_tensor.device
+    ):
         return False
     if flat_parameter.is_meta:  # without values, only sizes can be compared
-        return flat_parameter.numel() == rounded.numel()
-    if flat_parameter.numel() == rounded.numel():
-        return bool(torch.equal(flat_parameter, rounded))
-    longer, other = (
-        (flat_parameter, rounded)
-        if flat_parameter.numel() > rounded.numel()
-        else (rounded, flat_parameter)
+        return flat_parameter.numel() == rounded_tensor.numel()
+    if flat_parameter.numel() == rounded_tensor.numel():
+        return bool(torch.equal(flat_parameter, rounded_tensor))
+    longer, other_tensor = (
+        (flat_parameter, rounded_tensor)
+        if flat_parameter.numel() > rounded_tensor.numel()
+        else (rounded_tensor, flat_parameter)
     )
-    return any(_occurs(run, longer) for run in _runs(other))
+    return any(_occurs(run, longer) for run in _runs(other_tensor))
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -163,18 +167,19 @@ def _flat(tensor: Tensor) -> Tensor:
     return local.detach().flatten()
 
 
-def _runs(flat: Tensor) -> Iterator[Tensor]:
+def _runs(flat_tensor: Tensor) -> Iterator[Tensor]:
     """Yield slices of a flat tensor to look for in another; a constant one only if all are."""
-    size = min(RUN, flat.numel())
-    last = flat.numel() - size
+    size = min(RUN, flat_tensor.numel())
+    last = flat_tensor.numel() - size
     runs = [
-        flat[start : start + size] for start in {last * n // (PLACES - 1) for n in range(PLACES)}
+        flat_tensor[start : start + size]
+        for start in {last * n // (PLACES - 1) for n in range(PLACES)}
     ]
     telling = [run for run in runs if bool((run != run[0]).any())]
     yield from telling or runs[:1]
 
 
-def _occurs(run: Tensor, flat: Tensor) -> bool:
-    starts = (flat[: flat.numel() - run.numel() + 1] == run[0]).nonzero().flatten()
-    places = starts[:, None] + torch.arange(run.numel(), device=flat.device)
-    return bool((flat[places] == run).all(1).any())
+def _occurs(run: Tensor, flat_tensor: Tensor) -> bool:
+    starts = (flat_tensor[: flat_tensor.numel() - run.numel() + 1] == run[0]).nonzero().flatten()
+    places = starts[:, None] + torch.arange(run.numel(), device=flat_tensor.device)
+    return bool((flat_tensor[places] == run).all(1).any())

@@ -89,9 +89,11 @@ class Holder:
                 if isinstance(value, Tensor) and value.shape == tensor.shape and key != "step"
             }
         for dtypes_of in (_declared_by_optimizer, _transformer_engine, _any_precision, _torch):
-            declared: dict[str, torch.dtype] | None = dtypes_of(self.optimizer, tensor, group)
-            if declared is not None:
-                return declared
+            declared_dtypes: dict[str, torch.dtype] | None = dtypes_of(
+                self.optimizer, tensor, group
+            )
+            if declared_dtypes is not None:
+                return declared_dtypes
         return None
 
     def rounding(self, tensor: Tensor, group: Mapping[str, Any]) -> MasterRounding:
@@ -117,8 +119,8 @@ def stored_dtype(tensor: Tensor) -> torch.dtype:
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor.dtype
     names, _ = tensor.__tensor_flatten__()
-    inner = [stored_dtype(getattr(tensor, name)) for name in names]
-    return min(inner, key=lambda dtype: dtype.itemsize)
+    inner_dtypes = [stored_dtype(getattr(tensor, name)) for name in names]
+    return min(inner_dtypes, key=lambda dtype: dtype.itemsize)
 
 
 def _declared_by_optimizer(

@@ -42,10 +42,10 @@ def _finding_lines(finding: AuditFinding) -> Iterator[str]:
 
 
 def _stored(rows: Sequence[TableRow]) -> Iterator[str]:
-    alike: dict[TableRow, list[TableRow]] = {}
+    alike_table_rows: dict[TableRow, list[TableRow]] = {}
     for row in rows:
-        alike.setdefault(row.is_like(), []).append(row)
-    for kind, several in alike.items():
+        alike_table_rows.setdefault(row.is_like(), []).append(row)
+    for kind, several in alike_table_rows.items():
         size = sum(row.size for row in several)
         names = several[0].name + (f" and {len(several) - 1} more" if len(several) > 1 else "")
         label = "frozen parameter" if kind.kind == "frozen" else kind.kind

@@ -65,27 +65,38 @@ def _is_random(
     holder: Holder, group: Mapping[str, Any], start: Tensor, gradient: Tensor, rate: float
 ) -> bool:
     """Return whether two steps of one and the same end apart."""
-    first, other = (
+    first_trial_step, other_trial_step = (
         trial_step(holder, group, start, gradient, rate=rate, seed=seed) for seed in (0, 1)
     )
-    return first is not None and other is not None and not torch.equal(first.end, other.end)
+    return (
+        first_trial_step is not None
+        and other_trial_step is not None
+        and not torch.equal(first_trial_step.end, other_trial_step.end)
+    )
 
 
 def _share_lost(
     holder: Holder, group: Mapping[str, Any], start: Tensor, gradient: Tensor
 ) -> float | None:
     """Return the share of updates that leave their element as it is; None if it is unknown."""
-    stored = trial_step(holder, group, start, gradient)
-    wide = trial_step(holder, group, start.float(), gradient)
+    stored_trial_step = trial_step(holder, group, start, gradient)
+    wide_trial_step = trial_step(holder, group, start.float(), gradient)
     larger = trial_step(holder, group, start.float(), gradient * 8)
-    if stored is None or wide is None or larger is None or not bool(wide.moved.any()):
+    if (
+        stored_trial_step is None
+        or wide_trial_step is None
+        or larger is None
+        or not bool(wide_trial_step.moved.any())
+    ):
         return None
-    if torch.equal(wide.end, wide.end.to(start.dtype).float()):  # it rounds whatever it is given
+    if torch.equal(
+        wide_trial_step.end, wide_trial_step.end.to(start.dtype).float()
+    ):  # it rounds whatever it is given
         return None
-    if (larger.moved - wide.moved).norm() > SCALE_FREE * wide.moved.norm():
+    if (larger.moved - wide_trial_step.moved).norm() > SCALE_FREE * wide_trial_step.moved.norm():
         return None
-    updated = wide.moved != 0
-    return float(((stored.moved == 0) & updated).sum() / updated.sum())
+    updated = wide_trial_step.moved != 0
+    return float(((stored_trial_step.moved == 0) & updated).sum() / updated.sum())
 
 
 def _loses_decay(holder: Holder, group: Mapping[str, Any], start: Tensor) -> bool:

@@ -125,14 +125,14 @@ def trial_step(
         }
         if rate != 1.0:
             options["lr"] = options["lr"] * rate
-        counted = CountedOptions({"params": [parameter], **options})
-        trial = _copied(holder.optimizer, counted)
+        counted_options = CountedOptions({"params": [parameter], **options})
+        trial = _copied(holder.optimizer, counted_options)
         with torch.random.fork_rng(devices), _uncompiled():
             torch.manual_seed(seed)
             type(holder.optimizer).step(trial)
     except Exception:  # whatever an optimizer raises on a tensor that it was not made for
         return None
-    return TrialStep(frozenset(counted.read), start, parameter.detach())
+    return TrialStep(frozenset(counted_options.read), start, parameter.detach())
 
 
 def _uncompiled() -> AbstractContextManager[object]:
@@ -151,11 +151,11 @@ def sample(tensor: Tensor) -> Tensor | None:
 
     A small tensor is repeated along its first dimension, a large one is cut there.
     """
-    local = tensor.detach()
-    local = local.to_local() if isinstance(local, DTensor) else local
-    if type(local) is not Tensor or local.is_meta or not local.numel():
+    local_tensor = tensor.detach()
+    local_tensor = local_tensor.to_local() if isinstance(local_tensor, DTensor) else local_tensor
+    if type(local_tensor) is not Tensor or local_tensor.is_meta or not local_tensor.numel():
         return None
-    rows = local.reshape(local.shape or (1,))
+    rows = local_tensor.reshape(local_tensor.shape or (1,))
     row = max(1, rows[:1].numel())
     wanted_rows = max(1, TRIED_ELEMENTS // row)
     repeated = rows.repeat(-(-wanted_rows // len(rows)), *[1] * (rows.dim() - 1))

@@ -14,7 +14,8 @@ from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
 from pytest_precision.layouts.dtypes import DTYPE_OF_NAME
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.culprit import Named
 from pytest_precision.parity.exempt import Exempt
 from pytest_precision.parity.recorded_case import RecordedCase
@@ -74,8 +75,8 @@ class Case:
         """
         for window in (None, EVERYTHING) if terms.criteria.bitwise else (EVERYTHING,):
             if alone:
-                mine = recordings.ours(window)
-                sides = mine, replace(mine, name="reference")
+                candidate_recording = recordings.ours(window)
+                sides = candidate_recording, replace(candidate_recording, name="reference")
             else:
                 sides = recordings.both(window)
             case = cls(*sides, terms, recordings, window, alone=alone)
@@ -97,9 +98,9 @@ class Case:
             mine: the side as it is now.
             recordings: have the other revision's recording as their reference.
         """
-        theirs = recordings.theirs(self.window)
-        ours = replace(mine, name="candidate")
-        case = Case(ours, theirs, self.terms, recordings, self.window)
+        reference_recording = recordings.theirs(self.window)
+        candidate_recording = replace(mine, name="candidate")
+        case = Case(candidate_recording, reference_recording, self.terms, recordings, self.window)
         if case._decides:
             return case
         return Case(*recordings.both(EVERYTHING), self.terms, recordings, EVERYTHING)
@@ -147,8 +148,8 @@ class Case:
     @cached_property
     def judgement(self) -> Judgement:
         """Compare every pair of tensors when first asked (by `agreement`); return the results."""
-        ours, theirs = (side.trace for side in self.sides)
-        return judge(ours, theirs, self.terms.criteria, self.noise)
+        candidate_trace, reference_trace = (side.trace for side in self.sides)
+        return judge(candidate_trace, reference_trace, self.terms.criteria, self.noise)
 
     @cached_property
     def noise(self) -> NoiseMeter | None:
@@ -158,11 +159,11 @@ class Case:
             return None
         from pytest_precision.parity.compare.noise import NoiseMeter
 
-        noisy = [
+        noisy_traces = [
             self.again.theirs(self.window, Variant(noise=number + 1, updates=False)).trace
             for number in range(runs)
         ]
-        return NoiseMeter(self.reference.trace, noisy, self.unit)
+        return NoiseMeter(self.reference.trace, noisy_traces, self.unit)
 
     @property
     def unit(self) -> float:
@@ -194,9 +195,9 @@ class Case:
         if self.again is None or not self.candidate.trace.header.digests:
             return self
         window = Window.around(step)
-        closer = Case(*self.again.both(window), self.terms, self.again, window)
-        closer._whole = self.whole
-        return closer
+        closer_case = Case(*self.again.both(window), self.terms, self.again, window)
+        closer_case._whole = self.whole
+        return closer_case
 
     def otherwise_started(self) -> Case | None:
         """Record both runs from other initial weights; None without a workload or a way to rerun.

@@ -104,26 +104,28 @@ class CheckedTest:
         makers = self.registered.functions("further", bare=terms.bare)
         return [rule for make in makers if (rule := make(self, terms, golden)) is not None]
 
-    def _ruled(self, refused: Ruling | None, rule: RecordAndRule) -> tuple[Ruling, dict[str, Any]]:
-        """Return `refused`, or if None what `rule` returns; its known errors become outcomes.
+    def _ruled(
+        self, refused_ruling: Ruling | None, rule: RecordAndRule
+    ) -> tuple[Ruling, dict[str, Any]]:
+        """Return `refused_ruling`, or if None what `rule` returns; known errors become outcomes.
 
         Args:
-            refused: why nothing is recorded; None if something is.
+            refused_ruling: why nothing is recorded; None if something is.
             rule: records and rules.
         """
-        if refused is not None:
-            return refused, {}
+        if refused_ruling is not None:
+            return refused_ruling, {}
         started = time.perf_counter()
         with self.traces.lock:
             try:
                 ruling, figures = rule()
             except Exception as error:
-                wrong = failed_check.ruling_of(
+                wrong_ruling = failed_check.ruling_of(
                     error, require=self.settings.require, inline=self.ranks.mode == "inline"
                 )
-                if wrong is None:
+                if wrong_ruling is None:
                     raise
-                ruling, figures = wrong, {}
+                ruling, figures = wrong_ruling, {}
             finally:
                 self._end_check()
         return ruling, figures | {"seconds": time.perf_counter() - started}
@@ -208,7 +210,7 @@ class CheckedTest:
             for cell, order in zip(both, (functions, functions[::-1]), strict=True)
         ]
         judged = terms.exempt.judges_gradients
-        ours, theirs = (
+        candidate_side, reference_side = (
             replace(
                 Side.of(
                     *(path, other, made_by, cell, declaration, caller),
@@ -222,7 +224,7 @@ class CheckedTest:
                 named_sides, named_sides[::-1], both, declared, functions, strict=True
             )
         )
-        return ours, theirs
+        return candidate_side, reference_side
 
     def _probes_of(self, function: Callable[..., Any], terms: Terms) -> tuple[RankProbe, ...]:
         """Return what judgements record beside the runs of a layout or script."""

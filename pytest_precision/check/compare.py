@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from fnmatch import fnmatchcase
-from itertools import product
 from pathlib import Path, PurePath
 from pkgutil import resolve_name
 from typing import Any
 
 from pytest_precision.check.case import Case
-from pytest_precision.check.cut_pair import as_far_as_compared, cut_pair
 from pytest_precision.check.gate_order import gates_of
 from pytest_precision.check.gates import ruled
 from pytest_precision.check.preconditions import distinct
-from pytest_precision.check.resumed_pair import resumed_pair
+from pytest_precision.check.recorded_pair import as_far_as_compared, recorded_pair
 from pytest_precision.check.terms import Terms
 from pytest_precision.engine.kinds import SCORED_KINDS
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import AxisValue
-from pytest_precision.matrix.tensor_key import from_any_module
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.verdict import Verdict
-from pytest_precision.recorders.scripts.recorded_part import SHOWN_NAMES
-from pytest_precision.trace.lin8 import LIN8
+from pytest_precision.trace.header import FORWARDS, SCORES
 from pytest_precision.trace.manifest import AGAIN
-from pytest_precision.trace.reader import FORWARDS, SCORES
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.remote_folder import RemoteFolder, at_hand
-from pytest_precision.trace.unfinished import readable_recording
 
 __tracebackhide__ = is_bad_input
-
-WEIGHT_KINDS = ("param", "used_param", "master")
-"""Kinds of which each weight that is looked at shows one."""
 
 TOLD_ELSEWHERE = ("command", "date", "files", "steps", "values", "versions")
 """What a manifest says that need not be equal, or is said by others."""
@@ -100,31 +89,31 @@ def _compare(
     ranks: bool,
 ) -> Verdict:
     started = time.perf_counter()
-    sides = _sides(candidate, reference, first_step)
-    if first_step > 1 or any(side.endings for side in sides):
+    recordings = recorded_pair(candidate, reference, first_step)
+    if first_step > 1 or any(recording.endings for recording in recordings):
         # Logs of operations count the steps of their own run, and are written at its end.
         terms = terms._replace(lines=False)
     same = candidate.resolve() == reference.resolve()
-    if is_of_scores(*sides):
+    if is_of_scores(*recordings):
         compare_scores = resolve_name("pytest_precision.rollout.recorded_scores:compare_scores")
-        ruling, figures = compare_scores(*sides, terms.criteria)
+        ruling, figures = compare_scores(*recordings, terms.criteria)
         ruling = distinct(same, "recording") or ruling
     else:
         expect_no_noise(terms.criteria)
-        for side in sides:
-            expect_values(side, terms.criteria)
-        case = Case(*sides, terms)
+        for recording in recordings:
+            expect_values(recording, terms.criteria)
+        case = Case(*recordings, terms)
         ruling = distinct(same, "recording") or ruled(
             case, gates_of(terms.registered, recordings=True)
         )
         figures = case.figures() | dict(ruling.figures)
-    ruling = as_far_as_compared(ruling, sides)
-    cell = sides[0].cell
-    apart = tuple(made_otherwise(*sides))
+    ruling = as_far_as_compared(ruling, recordings)
+    cell = recordings[0].cell
+    apart = tuple(made_otherwise(*recordings))
     if first_step > 1:
         apart = (f"step 1 here is step {first_step} of the reference", *apart)
     brief = ruling.brief and (*apart, *ruling.brief)
-    figures["recorded"] = {side.name: _how(side, ranks=ranks) for side in sides}
+    figures["recorded"] = {recording.name: _how(recording, ranks=ranks) for recording in recordings}
     figures["seconds"] = time.perf_counter() - started
     return Verdict(
         nodeid=nodeid,
@@ -139,22 +128,6 @@ def _compare(
     )
 
 
-def _sides(candidate: Path, reference: Path, first_step: int) -> tuple[Recording, Recording]:
-    """Read both recordings, and return what of them is compared.
-
-    Raises:
-        RecordingError: see `compare_recordings`.
-    """
-    sides = readable_recording("candidate", candidate), readable_recording("reference", reference)
-    if first_step > 1:
-        sides = resumed_pair(*sides, first_step)
-    sides = cut_pair(*sides)
-    expect_as_many_steps(*sides)
-    expect_the_same_part(*sides)
-    expect_one_digest(*sides)
-    return sides
-
-
 def is_of_scores(*sides: Recording) -> bool:
     """Return whether a side was recorded as it scored, or both show no more than such sides do."""
     if any({SCORES, FORWARDS} & side.trace.header.environment.keys() for side in sides):
@@ -163,19 +136,14 @@ def is_of_scores(*sides: Recording) -> bool:
     return all(shown and shown <= SCORED_KINDS for shown in kinds)
 
 
-def is_of_forwards(*sides: Recording) -> bool:
-    """Return whether both sides are recordings of forwards, which may be other batches."""
-    return all(FORWARDS in side.trace.header.environment for side in sides)
-
-
-def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
+def _how(recording: Recording, *, ranks: bool) -> dict[str, Any]:
     """Return of what a recording was made, without folders of this machine.
 
     Args:
-        side: the recording.
+        recording: the recording.
         ranks: whether it is said where each rank ran.
     """
-    manifest = side.manifest
+    manifest = recording.manifest
     assert manifest is not None
     script, folder = PurePath(manifest.script), Path.cwd()
     return {
@@ -183,7 +151,7 @@ def _how(side: Recording, *, ranks: bool) -> dict[str, Any]:
         "arguments": list(manifest.arguments),
         "revision": manifest.revision,
         "date": manifest.date,
-        **({"ranks": [place.with_serial for place in side.trace.places]} if ranks else {}),
+        **({"ranks": [place.with_serial for place in recording.trace.places]} if ranks else {}),
     }
 
 
@@ -198,131 +166,26 @@ def made_otherwise(candidate: Recording, reference: Recording) -> Iterator[str]:
             yield f"{name}: {candidate_value} here, {reference_value} in the reference"
 
 
-def expect_as_many_steps(candidate: Recording, reference: Recording) -> None:
-    """Raise if two recordings have different numbers of steps; forwards may be other batches.
-
-    Raises:
-        RecordingError: with both numbers.
-    """
-    ours, theirs = (len(side.cell.operations) for side in (candidate, reference))
-    if ours != theirs and not is_of_forwards(candidate, reference):
-        raise RecordingError(
-            expected_but_got(
-                "two recordings with the same number of train steps",
-                f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
-                _advice(ours, theirs),
-            )
-        )
-
-
-def _advice(ours: int, theirs: int) -> str:
-    """Say how two recordings can have as many steps, also where one is of a run that resumed."""
-    advice = f"record both with --steps {min(ours, theirs)}"
-    if ours < theirs:
-        first = theirs - ours + 1
-        advice += (
-            f"; if the candidate was resumed after step {first - 1} of the reference, compare it "
-            f"with --from {first}, or test both in one cell, with @script(resume=function)"
-        )
-    return advice
-
-
-def expect_the_same_part(candidate: Recording, reference: Recording) -> None:
-    """Raise if two recordings have different selections of tensors or steps.
-
-    A pattern that no weight has matched is refused, too, since nothing would be compared. Ranks
-    cannot tell, each of which may have a stage of its own.
-
-    Raises:
-        RecordingError: with the options of both, or with the pattern.
-    """
-    parts = [
-        shlex.join([*(f"--only={pattern}" for pattern in only), f"--every={every}"])
-        for only, every in (
-            (side.manifest.only, side.manifest.every)
-            for side in (candidate, reference)
-            if side.manifest is not None
-        )
-    ]
-    if len({*parts}) > 1:
-        ours, theirs = parts
-        raise RecordingError(
-            expected_but_got(
-                "two recordings of the same tensors and steps",
-                f"{ours} in {candidate.trace.folder} and {theirs} in {reference.trace.folder}",
-                "record both with the same --only and --every",
-            )
-        )
-    patterns = candidate.manifest.only if candidate.manifest is not None else ()
-    names = _names(candidate, WEIGHT_KINDS) if patterns else {}
-    for pattern in patterns:
-        # A pattern may begin with the names of wrappers, which recordings leave out.
-        telling = [name for name in from_any_module(pattern) if name.strip("*?.")]
-        if not any(fnmatchcase(*pair) for pair in product(names, telling)):
-            parameters = [*_names(candidate, ("lr",))][:SHOWN_NAMES]  # of all, always there
-            raise RecordingError(
-                expected_but_got(
-                    "--only to match the name of a weight",
-                    f"{pattern!r} in {candidate.trace.folder}",
-                    f"there are {', '.join(parameters)} and others; record both again",
-                )
-            )
-
-
-def _names(side: Recording, kinds: tuple[str, ...]) -> dict[str, None]:
-    """Return the names of a recording's tensors of these kinds, such as `param`."""
-    moments, trace = side.trace.moments, side.trace
-    return dict.fromkeys(entry.name for m in moments for entry in trace.entries(m, kinds))
-
-
-def expect_values(side: Recording, criteria: Criteria) -> None:
+def expect_values(recording: Recording, criteria: Criteria) -> None:
     """Raise if a tolerance applies to tensors of which a recording keeps only hashes.
 
     Raises:
         RecordingError: with the first of them, and with the command that keeps values.
     """
-    for moment in side.trace.moments if not criteria.bitwise else ():
-        for entry in side.trace.entries(moment):
+    for moment in recording.trace.moments if not criteria.bitwise else ():
+        for entry in recording.trace.entries(moment):
             rule = criteria.of_tensor(entry.kind, entry.name)
             if entry.digest and rule.criterion.tolerates:
-                assert side.manifest is not None
+                assert recording.manifest is not None
                 raise RecordingError(
                     expected_but_got(
                         f"values of all steps for {rule.criterion}",
                         f"a digest of {entry.kind} {entry.name} at step {moment.step} in "
-                        f"{side.trace.folder}",
-                        f"record it with {side.manifest.again(f'0-{side.manifest.steps}')}",
+                        f"{recording.trace.folder}",
+                        "record it with "
+                        f"{recording.manifest.again(f'0-{recording.manifest.steps}')}",
                     )
                 )
-
-
-def expect_one_digest(candidate: Recording, reference: Recording) -> None:
-    """Raise if two recordings have digests of different names, of which nobody can say more.
-
-    Raises:
-        RecordingError: with both names, and with the command that records one of them again.
-    """
-    sides = [side for side in (candidate, reference) if _has_digests(side)]
-    if len({side.trace.header.digest for side in sides}) < 2:
-        return
-    ours, theirs = sides
-    again = next(side for side in sides if side.trace.header.digest != LIN8)
-    assert again.manifest is not None
-    raise RecordingError(
-        expected_but_got(
-            "two recordings with the same digest",
-            f"{ours.trace.header.digest} in {ours.trace.folder} and {theirs.trace.header.digest} "
-            f"in {theirs.trace.folder}",
-            f"record {again.trace.folder} anew with {again.manifest.again(digest=LIN8)}",
-        )
-    )
-
-
-def _has_digests(side: Recording) -> bool:
-    """Return whether a recording has a digest by its own name, and not values of all tensors."""
-    trace = side.trace
-    kinds = (kind for moment in trace.moments for kind in trace.kinds_at(moment, digested=True))
-    return any(trace.digest_name(kind) == trace.header.digest for kind in kinds)
 
 
 def expect_no_noise(criteria: Criteria) -> None:
@@ -341,9 +204,13 @@ def expect_no_noise(criteria: Criteria) -> None:
         )
 
 
-def _conditions(side: Recording) -> dict[str, Any]:
-    assert side.manifest is not None
-    conditions = asdict(side.manifest) | side.trace.header.environment | side.manifest.versions
+def _conditions(recording: Recording) -> dict[str, Any]:
+    assert recording.manifest is not None
+    conditions = (
+        asdict(recording.manifest)
+        | recording.trace.header.environment
+        | recording.manifest.versions
+    )
     return {name: value for name, value in conditions.items() if name not in TOLD_ELSEWHERE}
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed, expected_but_got
-from pytest_precision.parity.compare.divergences import Finding, differs
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
-from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
+from pytest_precision.parity.explain.locate import divergence_of, histogram_of, what_differs
 from pytest_precision.parity.explain.unlike import number_lines
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
@@ -57,7 +58,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     note = (named.note,) if named.note else ()
     explained = (*_broken_rules(closer), *_lines_of_judgements("explains", closer, diagnosis))
     figures = {
-        "spread": spread.columns(closer.judgement),
+        "spread": spread.spread_figures(closer.judgement),
         "histogram": histogram_of(diagnosis.finding),
         **closer.figures_of_values(),
     }
@@ -65,7 +66,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         outcome="fail",
         reason=wording.headline(diagnosis, closer.judgement) + _repeat_words(closer),
         details=(*note, *named.nearest, *_detail_lines(case, closer, diagnosis)),
-        divergence=locate(diagnosis),
+        divergence=divergence_of(diagnosis),
         culprit=named.culprit,
         explained=explained,
         brief=(
@@ -88,26 +89,26 @@ def _in_no_module(case: Case, finding: Finding) -> bool:
     )
 
 
-def _detail_lines(case: Case, closer: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
+def _detail_lines(case: Case, closer_case: Case, diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return lines on a difference: statistics, advice, and which kinds and steps differ."""
     return (
-        *wording.name_lines(diagnosis.finding, closer.judgement, *case.sides),
+        *wording.name_lines(diagnosis.finding, closer_case.judgement, *case.sides),
         *wording.statistics_lines(diagnosis.finding),
         *wording.likewise_lines(diagnosis),
-        *number_lines(diagnosis.finding, closer.judgement),
+        *number_lines(diagnosis.finding, closer_case.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
         *_notes(case, diagnosis.finding),
         "",
-        *spread.table(closer.judgement),
+        *spread.spread_lines(closer_case.judgement),
         "",
-        *_lines_of_judgements("proposes", closer, diagnosis),
+        *_lines_of_judgements("proposes", closer_case, diagnosis),
         "",
     )
 
 
-def _lines_of_judgements(field: str, closer: Case, diagnosis: Diagnosis) -> Iterator[str]:
-    for function in closer.judgements(field):
-        yield from function(closer, diagnosis)
+def _lines_of_judgements(field: str, closer_case: Case, diagnosis: Diagnosis) -> Iterator[str]:
+    for function in closer_case.judgements(field):
+        yield from function(closer_case, diagnosis)
 
 
 def _blamed(case: Case) -> Blame | None:
@@ -150,8 +151,8 @@ def _repeat_words(case: Case) -> str:
         return ""
     try:
         # Nobody judges the second run, of which only the bytes are compared.
-        again = case.again.ours(case.window, Variant(gradients=False, updates=False))
-        finding = differs(again, case.candidate)
+        repeated_recording = case.again.ours(case.window, Variant(gradients=False, updates=False))
+        finding = differs(repeated_recording, case.candidate)
     except SideFailed as failed:
         return f"; not repeatable: in a second run {failed.reason}"
     if finding is None:

@@ -85,15 +85,15 @@ def ordered_gates(probes: Iterable[ProbeSpec]) -> list[PlacedGate]:
                 raise usage_error()(expected_but_got("one gate of each name", got, "rename it"))
             names.append(spec.name)
             followers[spec.after].append(PlacedGate(spec, probe))
-    ordered: list[PlacedGate] = []
+    ordered_gates: list[PlacedGate] = []
     for gate in [*map(PlacedGate, CORE_GATES), *followers[""]]:
-        ordered += _with_followers(gate, followers)
+        ordered_gates += _with_followers(gate, followers)
     for gate in (gate for several in followers.values() for gate in several):
-        if gate not in ordered:
-            places = ", ".join(placed.spec.name for placed in ordered)
+        if gate not in ordered_gates:
+            places = ", ".join(placed_gate.spec.name for placed_gate in ordered_gates)
             expected, got = f"{gate.probe} to have its gate after one of {places},", gate.spec.after
             raise usage_error()(expected_but_got(expected, f"after={got!r} of {gate.spec.name}"))
-    return ordered
+    return ordered_gates
 
 
 def _with_followers(

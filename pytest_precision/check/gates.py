@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import Gate, failed, gate, unproven
 from pytest_precision.matrix.contract import Contract
-from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.self_checks import data_check
 from pytest_precision.parity.self_checks.vacuity import (
@@ -57,10 +57,14 @@ def undisturbed(case: Case) -> Ruling | None:
             # Only here, so that a check that passes does not import what explains one that fails.
             from pytest_precision.parity.explain.locate import failed_at
 
-            again = _disturbed(case.around(finding.pair.moment.step), number) or finding
-            lines = wording.statistics_lines(again, "before") + wording.swap_lines(again, side)
-            reason = wording.disturbance(again, side.name)
-            return failed_at(again, reason, lines, case.culprit(again).culprit)
+            repeated_finding = _disturbed(case.around(finding.pair.moment.step), number) or finding
+            lines = wording.statistics_lines(repeated_finding, "before") + wording.swap_lines(
+                repeated_finding, side
+            )
+            reason = wording.disturbance(repeated_finding, side.name)
+            return failed_at(
+                repeated_finding, reason, lines, case.culprit(repeated_finding).culprit
+            )
     return None
 
 

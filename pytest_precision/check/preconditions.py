@@ -90,10 +90,12 @@ def before(sides: Sequence[Side], definitions: Definitions | None) -> Ruling | N
         sides: the side under test, and the one that it must agree with if there is one.
         definitions: see `unpatched`.
     """
-    ours, theirs = sides[0], sides[-1]
+    candidate_side, reference_side = sides[0], sides[-1]
     return (
         unpatched(definitions)
-        or distinct(len(sides) > 1 and ours.computes_as(theirs), "layout in the same cell")
+        or distinct(
+            len(sides) > 1 and candidate_side.computes_as(reference_side), "layout in the same cell"
+        )
         or recordable(*sides)
-        or equal_steps(ours, theirs)
+        or equal_steps(candidate_side, reference_side)
     )

@@ -128,15 +128,17 @@ class Recordings:
             SideFailed, RanksSkipped, WorldSizeError: see `both`.
         """
         window = Window(log_request.step, log_request.step)
-        theirs = log_request
+        reference_log_request = log_request
         operations = self.reference.cell.operations
         ours = self.candidate.cell.operations
         if self.candidate.workload is None and _is_first_after_load(ours, log_request.op):
-            theirs = log_request._replace(whole=True)
+            reference_log_request = log_request._replace(whole=True)
         if operations != ours and log_request.op != INIT.op:
             trains = [op for op, operation in enumerate(operations) if operation == "train"]
-            theirs = theirs._replace(op=trains[log_request.step - 1])
-        reference = self._reference_folder(self.reference.varied(Variant(logged=theirs)), window)
+            reference_log_request = reference_log_request._replace(op=trains[log_request.step - 1])
+        reference = self._reference_folder(
+            self.reference.varied(Variant(logged=reference_log_request)), window
+        )
         return self._candidate_folder(
             self.candidate.varied(Variant(logged=log_request)), window
         ), reference
@@ -168,8 +170,8 @@ class Recordings:
                 key = *request, os.getcwd(), tuple(sys.path)
                 folder = self._traces.find(key)
                 if folder is None and not side.variant.gradients:  # one that has them serves, too
-                    judged = replace(side, variant=replace(side.variant, gradients=True))
-                    folder = self._traces.find((judged, *key[1:]))
+                    judged_side = replace(side, variant=replace(side.variant, gradients=True))
+                    folder = self._traces.find((judged_side, *key[1:]))
                 if folder is None:
                     with self._traces.new_folder() as folder:
                         modules = self._record(name, side, window, folder)

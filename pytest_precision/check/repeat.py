@@ -20,7 +20,8 @@ from pytest_precision.check.gates import ruled, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.check.side import Side
 from pytest_precision.check.terms import Terms
-from pytest_precision.parity.compare.divergences import Finding, differs
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.locate import failed_at, what_differs
 from pytest_precision.parity.verdict import Ruling
@@ -135,15 +136,19 @@ def repeats(case: Case, where: str) -> Ruling | None:
     if finding is None:
         return None
     closer = case.around(finding.pair.moment.step)
-    again = _first(closer)
-    shown = again if again is not None and again.pair.moment == finding.pair.moment else finding
-    named = case.culprit(shown)
+    repeated_finding = _first(closer)
+    shown_finding = (
+        repeated_finding
+        if repeated_finding is not None and repeated_finding.pair.moment == finding.pair.moment
+        else finding
+    )
+    named = case.culprit(shown_finding)
     notes = filter(None, ("Here, `the reference` is the first run.", named.note))
-    details = [*notes, *wording.statistics_lines(shown, "in the first run")]
-    if again is None:
+    details = [*notes, *wording.statistics_lines(shown_finding, "in the first run")]
+    if repeated_finding is None:
         details.append("Both runs were made once more, and had the same bits then.")
-    reason = f"does not repeat: {what_differs(shown)} {where}"
-    return failed_at(shown, reason, details, named.culprit)
+    reason = f"does not repeat: {what_differs(shown_finding)} {where}"
+    return failed_at(shown_finding, reason, details, named.culprit)
 
 
 def _first(case: Case) -> Finding | None:

@@ -126,24 +126,27 @@ class Side:
         """Return what is recorded also where the code of another commit may lack the plugins."""
         return tuple(probe for probe in self.probes if not probe.path.is_of_users_module)
 
-    def computes_as(self, other: Side) -> bool:
+    def computes_as(self, other_side: Side) -> bool:
         """Return whether this run has the same set-up and environment variables as another.
 
         What else they need of ranks, and what they may leave there, makes no difference.
         """
-        return self._has_variables_of(other) and replace(self, needs=other.needs) == other
+        return (
+            self._has_variables_of(other_side)
+            and replace(self, needs=other_side.needs) == other_side
+        )
 
-    def judges_as(self, other: Side) -> bool:
+    def judges_as(self, other_side: Side) -> bool:
         """Return whether a gradient check of one run also holds for the other where bits are equal.
 
         That is so of the same workload in the same cell, for a step that shows the same bits. Ranks
         of another commit judge by their own code.
         """
-        same = (self.workload, self.cell) == (other.workload, other.cell)
-        return same and self._has_variables_of(other) and not self.then and not other.then
+        same = (self.workload, self.cell) == (other_side.workload, other_side.cell)
+        return same and self._has_variables_of(other_side) and not self.then and not other_side.then
 
-    def _has_variables_of(self, other: Side) -> bool:
-        return self.needs.environment == other.needs.environment
+    def _has_variables_of(self, other_side: Side) -> bool:
+        return self.needs.environment == other_side.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
         """Return what the ranks that record one part of the run need, such as new processes."""

@@ -1,18 +1,29 @@
-"""Take the option `--out` of commands that record: a new folder, or an address of fsspec."""
+"""The output of commands that record: the option `--out`, and what is said of its folder.
+
+It is a new folder, or an address of fsspec.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
+from pytest_precision._progress import in_bytes
 from pytest_precision._visible import visible
+from pytest_precision.commands import note
 from pytest_precision.commands._arguments import folder_argument
 from pytest_precision.errors import RecordingError, expected_but_got
 from pytest_precision.trace.remote_folder import OutFolder, RemoteFolder, recorded_into
 
 NEW_FOLDER = "a new or empty folder, the same for all ranks"
+
+_OF_FIRST_RANK = re.compile(r"(\D0|recording)\.")
+"""How the names of files begin that the first rank writes, such as `rank0.bin`."""
 
 
 def add_out(
@@ -66,3 +77,40 @@ def folder_for(args: argparse.Namespace) -> Iterator[OutFolder]:
             yield folder
     except RecordingError as error:
         args.parser.error(visible(str(error)))
+
+
+def size_of_first_rank(folder: Path) -> int:
+    """Return the number of bytes that the first rank has written into a folder."""
+    files = [file for file in folder.iterdir() if _OF_FIRST_RANK.search(file.name)]
+    return sum(file.stat().st_size for file in files)
+
+
+def say_recorded(
+    place: Path | RemoteFolder, nbytes: int, script: str, steps: int, unit: str = "step"
+) -> None:
+    """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
+    plural = "" if steps == 1 else "s"
+    note(f"recorded {steps} {unit}{plural} of {script} in {place}: {in_bytes(nbytes)}")
+
+
+def report_unfinished(folder: Path, place: Path | RemoteFolder) -> None:
+    """Have Python's report of an error end with what the error has left in a folder.
+
+    Args:
+        folder: the one that was recorded into.
+        place: where it is to be found.
+    """
+    report = sys.excepthook
+    begun = folder.is_dir() and any(folder.iterdir())
+
+    def report_left(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        report(kind, error, trace)
+        if begun:
+            stays = "has an unfinished recording, of which `compare` reads whole steps"
+            note(f"{place} {stays}: delete it, or name another --out")
+        else:
+            note("nothing was recorded")
+
+    sys.excepthook = report_left

@@ -11,15 +11,17 @@ THREAD_SECONDS = 5.0
 """Time that threads of a script have to end after it."""
 
 
-def leave_threads(before: list[threading.Thread]) -> None:
+def leave_threads(earlier_threads: list[threading.Thread]) -> None:
     """End the process if threads of an interrupted script would keep it alive.
 
     Args:
-        before: threads that ran before the script, which are not its own.
+        earlier_threads: threads that ran before the script, which are not its own.
     """
     until = time.monotonic() + THREAD_SECONDS
     left = [
-        thread for thread in threading.enumerate() if thread not in before and not thread.daemon
+        thread
+        for thread in threading.enumerate()
+        if thread not in earlier_threads and not thread.daemon
     ]
     for thread in left:
         thread.join(max(0.0, until - time.monotonic()))

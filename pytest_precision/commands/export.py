@@ -40,8 +40,8 @@ def add_to(commands: Any) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """Write a recording as a safetensors file and a JSON file; return the exit status."""
-    from pytest_precision.recorders.exchange import export_recording
-    from pytest_precision.recorders.exchange_files import sidecar_of
+    from pytest_precision.exchange.conversion import export_recording
+    from pytest_precision.exchange.export_files import sidecar_of
 
     if args.out.suffix == ".json":
         args.parser.error(
@@ -63,7 +63,7 @@ def export(args: argparse.Namespace) -> int:
 
 def take(args: argparse.Namespace) -> int:
     """Convert a safetensors file and its JSON file to a recording; return the exit status."""
-    from pytest_precision.recorders.exchange import import_recording
+    from pytest_precision.exchange.conversion import import_recording
 
     try:
         if args.out.exists() and any(args.out.iterdir()):

@@ -23,8 +23,15 @@ from pytest_precision._progress import shown
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_quiet, is_first_rank, note
 from pytest_precision.commands._arguments import count_of, place_argument, steps_of
-from pytest_precision.commands._left import report_unfinished, say_recorded, size_of_first_rank
-from pytest_precision.commands._out import NEW_FOLDER, add_out, expect_empty, folder_for
+from pytest_precision.commands._out import (
+    NEW_FOLDER,
+    add_out,
+    expect_empty,
+    folder_for,
+    report_unfinished,
+    say_recorded,
+    size_of_first_rank,
+)
 from pytest_precision.commands._threads import leave_threads
 from pytest_precision.commands._watched import add_watch_options, watch_script
 from pytest_precision.errors import RecordingError, expected_but_got, named

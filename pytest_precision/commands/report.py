@@ -94,8 +94,8 @@ def compare(args: argparse.Namespace) -> int:
     from pytest_precision.report.changed_cells import ChangedCells
 
     with _refused(args, (args.old, args.new)):
-        old, new = (Report.of(read_report(path)) for path in (args.old, args.new))
-        changes = ChangedCells.of(old, new)
+        old_report, new_report = (Report.of(read_report(path)) for path in (args.old, args.new))
+        changes = ChangedCells.of(old_report, new_report)
         text = "".join(changes.sections())
     say(text)
     return 1 if changes.new else 0
@@ -125,8 +125,10 @@ def _merge(args: argparse.Namespace) -> str:
 def _html(args: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
 
-    earlier = [Report.of(read_report(path)) for path in args.since]
-    return "\n".join(str(write_page(path, earlier, force=args.force)) for path in args.reports)
+    earlier_reports = [Report.of(read_report(path)) for path in args.since]
+    return "\n".join(
+        str(write_page(path, earlier_reports, force=args.force)) for path in args.reports
+    )
 
 
 def _summary(args: argparse.Namespace) -> str:
@@ -148,7 +150,7 @@ def _annotations(args: argparse.Namespace) -> str:
 
 
 def _history(args: argparse.Namespace) -> str:
-    from pytest_precision.report.history import history_lines
+    from pytest_precision.report.past_reports import history_lines
 
     reports = [Report.of(read_report(path)) for path in args.reports]
     return "\n".join(history_lines(reports, [*map(str, args.reports)]))

@@ -15,8 +15,13 @@ from pytest_precision._interrupts import uncollected
 from pytest_precision._progress import shown
 from pytest_precision._visible import visible
 from pytest_precision.commands import add_command, add_quiet, is_first_rank
-from pytest_precision.commands._left import report_unfinished, say_recorded, size_of_first_rank
-from pytest_precision.commands._out import add_out, expect_empty
+from pytest_precision.commands._out import (
+    add_out,
+    expect_empty,
+    report_unfinished,
+    say_recorded,
+    size_of_first_rank,
+)
 from pytest_precision.commands.record import expect_script
 from pytest_precision.errors import RecordingError
 from pytest_precision.ranks.code.python_path import without_own_entry

@@ -102,7 +102,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
     yield from _named(fields, type(optimizer).__name__ + number, set())
 
 
-def observed(kind: str, name: str, leaf: Any) -> Observation:
+def leaf_observation(kind: str, name: str, leaf: Any) -> Observation:
     """Convert a number, text or tensor to an observation of an unsharded tensor."""
     tensor = as_tensor(leaf)
     assert tensor is not None
@@ -140,7 +140,7 @@ def extra_state(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Observatio
                 unpickled = _unpickled(tensor)
                 parts = [("", tensor)] if unpickled is None else leaves(unpickled)
                 for inner, part in parts:
-                    yield observed("attribute", f"extra state{path}{inner} of {of}", part)
+                    yield leaf_observation("attribute", f"extra state{path}{inner} of {of}", part)
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -166,4 +166,4 @@ def state_by_name(optimizer: Optimizer, number: str = "") -> Iterator[Observatio
     for key, value in state.items():
         if isinstance(key, str):
             for path, leaf in leaves(value):
-                yield observed("extra_state", f"{key}{path} of the optimizer{number}", leaf)
+                yield leaf_observation("extra_state", f"{key}{path} of the optimizer{number}", leaf)

@@ -62,14 +62,18 @@ class Capture:
 
         An option of a parameter group is shown of each of its parameters, in thousands.
         """
-        before = copied = None
+        earlier_observation = copied_observation = None
         for observation in seen:
-            if before is not None and copied is not None and observation.shows_as(before):
-                copied = copied.of_name(observation.name)
+            if (
+                earlier_observation is not None
+                and copied_observation is not None
+                and observation.shows_as(earlier_observation)
+            ):
+                copied_observation = copied_observation.of_name(observation.name)
             else:
-                copied = self._snapshot(observation)
-            before = observation
-            yield copied
+                copied_observation = self._snapshot(observation)
+            earlier_observation = observation
+            yield copied_observation
 
     def drop(self, kind: str, name: str) -> None:
         """Remove the buffered observations of this kind and name."""

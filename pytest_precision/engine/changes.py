@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_precision.engine.attributes import observed
+from pytest_precision.engine.attributes import leaf_observation
 from pytest_precision.engine.observation import Observation
 from pytest_precision.engine.values import fingerprint, start_of
 
@@ -58,11 +58,11 @@ class Changes:
         """Yield an observation of each value that has changed since before the first update."""
         for name, leaf in leaves:
             if self._shows_all or self.differs(name, leaf):
-                yield observed(self.kind, name, leaf)
+                yield leaf_observation(self.kind, name, leaf)
 
     def present(self, leaves: NamedLeaves) -> Iterator[Observation]:
         """Yield an observation of each value, changed or not."""
-        return (observed(self.kind, name, leaf) for name, leaf in leaves)
+        return (leaf_observation(self.kind, name, leaf) for name, leaf in leaves)
 
     def differs(self, name: str, leaf: Any) -> bool:
         """Return whether a value has changed since `begin` saved it; False for a new name."""

@@ -247,8 +247,8 @@ class Observable:
         for name, parameter in self.model.named_parameters():
             gradient = self.gradient(parameter)
             if gradient is not None:
-                scaled = gradient if factor == 1.0 else gradient / factor
-                yield from self.show(kind, name, scaled, capture, local=local)
+                scaled_tensor = gradient if factor == 1.0 else gradient / factor
+                yield from self.show(kind, name, scaled_tensor, capture, local=local)
 
     def _observe_forward(self, capture: Capture) -> Iterator[Observation]:
         yield from capture.kept("used_param")
@@ -266,9 +266,9 @@ class Observable:
 
         With `changes`, only the other options that have changed are yielded.
         """
-        named = self._training_state(self.capture).all_groups()
-        yield from groups.learning_rates(named)
-        yield from groups.other_numbers(named, changes)
+        named_groups = self._training_state(self.capture).all_groups()
+        yield from groups.learning_rates(named_groups)
+        yield from groups.other_numbers(named_groups, changes)
 
     def named_groups(self) -> groups.Groups:
         """Yield each parameter group of the optimizer with its parameters' names."""

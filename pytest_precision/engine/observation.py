@@ -68,11 +68,17 @@ class Observation:
         if self.kind in LOCAL_KINDS:
             object.__setattr__(self, "local", True)
 
-    def shows_as(self, other: Observation) -> bool:
+    def shows_as(self, other_observation: Observation) -> bool:
         """Return whether another observation, of any name, is one of this very tensor."""
-        return self.tensor is other.tensor and (
+        return self.tensor is other_observation.tensor and (
             (self.kind, self.shape, self.place, self.local, self.digest)
-            == (other.kind, other.shape, other.place, other.local, other.digest)
+            == (
+                other_observation.kind,
+                other_observation.shape,
+                other_observation.place,
+                other_observation.local,
+                other_observation.digest,
+            )
         )
 
     def of_name(self, name: str) -> Observation:

@@ -107,17 +107,17 @@ class UpdatedTensor(NamedTuple):
 
 
 def of_optimizer(
-    optimizer: Optimizer, updated: Iterable[UpdatedTensor], grouped: groups.Groups
+    optimizer: Optimizer, updated_tensors: Iterable[UpdatedTensor], grouped: groups.Groups
 ) -> Iterator[Observation]:
     """Yield an optimizer's state, the weights that it updates, and its groups' step counts.
 
     Args:
         optimizer: the optimizer to read.
-        updated: what it updates.
+        updated_tensors: what it updates.
         grouped: its groups, whose steps are shown where they count them for their parameters.
     """
     counted: set[str] = set()
-    for updated_tensor in updated:
+    for updated_tensor in updated_tensors:
         for key, value in groups.state_of(optimizer, updated_tensor.tensor).items():
             if key == "step":
                 counted.update(updated_tensor.names)

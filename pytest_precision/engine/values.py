@@ -141,8 +141,8 @@ def _readable(value: Tensor) -> Tensor | None:
     if in_graph(value) or unreadable(value):
         return None
     tensor = value.detach()
-    local = tensor.to_local() if is_dtensor(tensor) else tensor
-    return next(stored("", local)).tensor
+    local_tensor = tensor.to_local() if is_dtensor(tensor) else tensor
+    return next(stored("", local_tensor)).tensor
 
 
 def _state_of(value: Any) -> Tensor | None:
@@ -227,9 +227,9 @@ def described(dtype: str, shape: Sequence[int], digest: str) -> str:
 
 
 def _tensor_fingerprint(tensor: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
-    flat = memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat_tensor = memory_on_cpu(tensor).resolve_conj().resolve_neg().contiguous().reshape(-1)
     return (
         tensor.dtype,
         tensor.shape,
-        xxhash.xxh3_128_digest(flat.view(torch.uint8).numpy().tobytes()),
+        xxhash.xxh3_128_digest(flat_tensor.view(torch.uint8).numpy().tobytes()),
     )

@@ -46,8 +46,8 @@ def by_block(
         ValueError: the number of amaxes is not the number of blocks of `x`.
     """
     grids = _grids(x, blocks)
-    checked = checked_amaxes(amaxes, sum(map(prod, grids)), x)
-    parts: tuple[torch.Tensor, ...] = torch.split(checked, [*map(prod, grids)])
+    checked_tensor = checked_amaxes(amaxes, sum(map(prod, grids)), x)
+    parts: tuple[torch.Tensor, ...] = torch.split(checked_tensor, [*map(prod, grids)])
     return {block: part.view(grid) for block, part, grid in zip(blocks, parts, grids, strict=True)}
 
 

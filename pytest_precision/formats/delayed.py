@@ -106,14 +106,14 @@ class DelayedScaling(PerTensor):
         backward pass for gradients. While the amax that the scale is computed from is infinite, the
         scale stays as it is.
         """
-        newest = self.history[:1].clone()
+        newest_tensor = self.history[:1].clone()
         if self._reduce_amax is not None:
-            reduced = self._reduce_amax(newest)
-            newest = torch.where(reduced != 0, reduced, newest)
-            self.history[:1] = newest
-        if self._update == "fused" and float(newest) == 0:
+            reduced = self._reduce_amax(newest_tensor)
+            newest_tensor = torch.where(reduced != 0, reduced, newest_tensor)
+            self.history[:1] = newest_tensor
+        if self._update == "fused" and float(newest_tensor) == 0:
             return
-        amax = self.history.amax(0, keepdim=True) if self._algorithm == "max" else newest
+        amax = self.history.amax(0, keepdim=True) if self._algorithm == "max" else newest_tensor
         if float(amax) > 0 and bool(amax.isfinite()):
             scale = self._scale(amax)
             self.scale.copy_(scale.masked_fill_(scale.isinf(), FP32_MAXIMUM))

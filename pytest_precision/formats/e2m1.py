@@ -31,28 +31,30 @@ _LINES = ((2.0, 0.0), (1.0, 2.0), (0.5, 4.0))
 _POWER_OF_TWO = 0x7F800000
 
 
-def codes_(magnitude: torch.Tensor, least: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def codes_(
+    magnitude: torch.Tensor, least: torch.Tensor, other_tensor: torch.Tensor
+) -> torch.Tensor:
     """Convert fp32 magnitudes to e2m1 codes 0 to 7, rounded to nearest even, saturating.
 
     Args:
         magnitude: |y|; it is overwritten. The code of NaN is undefined.
         least: scratch of the same shape, fp32; it receives the result.
-        other: scratch of the same shape, fp32.
+        other_tensor: scratch of the same shape, fp32.
 
     Returns:
         An int32 view of `least` with the code in the low byte; the other bytes are undefined.
     """
     magnitude.clamp_(max=MAXIMUM)
-    for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
+    for target, (factor, offset) in zip((least, other_tensor, other_tensor), _LINES, strict=True):
         rounder = torch.tensor(_ROUND + offset, dtype=torch.float32, device="cpu")
         torch.add(rounder, magnitude, alpha=factor, out=target)
-        if target is other:
-            torch.minimum(least, other, out=least)
+        if target is other_tensor:
+            torch.minimum(least, other_tensor, out=least)
     return least.view(torch.int32)
 
 
 def stochastic_codes_(
-    magnitude: torch.Tensor, random: torch.Tensor, least: torch.Tensor, other: torch.Tensor
+    magnitude: torch.Tensor, random: torch.Tensor, least: torch.Tensor, other_tensor: torch.Tensor
 ) -> torch.Tensor:
     """Convert fp32 magnitudes to e2m1 codes 0 to 7, rounded stochastically, saturating.
 
@@ -64,7 +66,7 @@ def stochastic_codes_(
         magnitude: a = |y|; it is overwritten. The code of NaN is undefined.
         random: r, integers 0 to 255 in fp32, same shape; it is overwritten.
         least: scratch of the same shape, fp32; it receives the result.
-        other: scratch of the same shape, fp32.
+        other_tensor: scratch of the same shape, fp32.
 
     Returns:
         An int32 view of `least`, as in `codes_`.
@@ -72,32 +74,32 @@ def stochastic_codes_(
     magnitude.clamp_(max=MAXIMUM)
     # The step of the grid is half the largest power of two <= max(a, 1). r * step is exact, so the
     # sum is rounded once, as in the fma.
-    torch.clamp(magnitude, min=1.0, out=other)
-    other.view(torch.int32).bitwise_and_(_POWER_OF_TWO)
-    random.mul_(other)
+    torch.clamp(magnitude, min=1.0, out=other_tensor)
+    other_tensor.view(torch.int32).bitwise_and_(_POWER_OF_TWO)
+    random.mul_(other_tensor)
     magnitude.add_(random, alpha=0.5 / RANDOM_STEPS).clamp_(max=MAXIMUM)
-    for target, (factor, offset) in zip((least, other, other), _LINES, strict=True):
+    for target, (factor, offset) in zip((least, other_tensor, other_tensor), _LINES, strict=True):
         torch.mul(magnitude, factor, out=target)
         target.floor_().add_(_ROUND + offset)
-        if target is other:
-            torch.minimum(least, other, out=least)
+        if target is other_tensor:
+            torch.minimum(least, other_tensor, out=least)
     return least.view(torch.int32)
 
 
 def pack_columns(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Pack 4-bit codes [rows, columns] into bytes [rows, columns / 2], even columns in low bits."""
     pairs = codes.view(torch.int16)  # the even column is the low byte of a pair
-    packed = empty_scratch("pairs", tuple(pairs.shape), codes, torch.int16)
-    torch.bitwise_right_shift(pairs, 4, out=packed)
-    out.copy_(packed.bitwise_or_(pairs))
+    packed_tensor = empty_scratch("pairs", tuple(pairs.shape), codes, torch.int16)
+    torch.bitwise_right_shift(pairs, 4, out=packed_tensor)
+    out.copy_(packed_tensor.bitwise_or_(pairs))
 
 
 def pack_rows(codes: torch.Tensor, out: torch.Tensor) -> None:
     """Pack 4-bit codes [rows, columns] into bytes [rows / 2, columns], even rows in low bits."""
     odd = codes[1::2]
-    packed = empty_scratch("pairs", tuple(odd.shape), codes, torch.uint8)
-    torch.bitwise_left_shift(odd, 4, out=packed)
-    out.copy_(packed.bitwise_or_(codes[0::2]))
+    packed_tensor = empty_scratch("pairs", tuple(odd.shape), codes, torch.uint8)
+    torch.bitwise_left_shift(odd, 4, out=packed_tensor)
+    out.copy_(packed_tensor.bitwise_or_(codes[0::2]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,12 @@ class Element(Coding):
         the bits of e5m2 are the upper half of an fp16 number; the bits of e4m3, shifted to the
         fields of an fp16 number, give the value divided by 2**8.
         """
-        wide = empty_scratch("wide", tuple(data.shape), data, torch.int16)
+        wide_tensor = empty_scratch("wide", tuple(data.shape), data, torch.int16)
         if self.name == "e5m2":
-            wide.copy_(data).bitwise_left_shift_(8)
-            return out.copy_(wide.view(torch.float16))
-        wide.copy_(data.view(torch.int8)).mul_(1 << 7).bitwise_and_(_E4M3_BITS)
-        out.copy_(wide.view(torch.float16)).mul_(256.0)
+            wide_tensor.copy_(data).bitwise_left_shift_(8)
+            return out.copy_(wide_tensor.view(torch.float16))
+        wide_tensor.copy_(data.view(torch.int8)).mul_(1 << 7).bitwise_and_(_E4M3_BITS)
+        out.copy_(wide_tensor.view(torch.float16)).mul_(256.0)
         # The code of NaN in e4m3 has become a number: 480.
         if data.numel() and (data.amax() == 0xFF or data.view(torch.int8).amax() == 0x7F):
             out.masked_fill_(data.bitwise_and(0x7F) == 0x7F, float("nan"))

@@ -45,8 +45,8 @@ def quantized_with_less_error(
     """
     amax = operand.amax_of(tile)
     tensor_scale = nvfp4_tensor_scale(amax, scale_maximum)
-    largest = tile.amax(block)
-    base = torch.div(largest, torch.full_like(largest, e2m1.MAXIMUM)) * tensor_scale
+    largest_tensor = tile.amax(block)
+    base = torch.div(largest_tensor, torch.full_like(largest_tensor, e2m1.MAXIMUM)) * tensor_scale
     source = tile.source.float()
     tries = []
     for stretch in (1.5, 1.0):

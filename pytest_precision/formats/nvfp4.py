@@ -116,22 +116,26 @@ class Nvfp4(Reducible):
             bits = checked_random_bits(random_bits, x, usage, self.name)
         else:
             refuse_random_bits(random_bits, self.name)
-        turned = hadamard.transformed(x) if columnwise and self.hadamard else x
+        turned_tensor = hadamard.transformed(x) if columnwise and self.hadamard else x
         operands: dict[str, PackedOperand] = {}
         if rowwise:
             operands["rowwise"] = PackedOperand(
                 x, self._amax(x, transposed=False), self._kind, bits[0], transposed=False
             )
         if columnwise:
-            shares_amax = rowwise and turned is x and not self.row_scaled
-            amax = operands["rowwise"].amax if shares_amax else self._amax(turned, transposed=True)
-            operands["columnwise"] = PackedOperand(
-                turned, amax, self._kind, bits[1], transposed=True
+            shares_amax = rowwise and turned_tensor is x and not self.row_scaled
+            amax = (
+                operands["rowwise"].amax
+                if shares_amax
+                else self._amax(turned_tensor, transposed=True)
             )
-        if turned is x:
+            operands["columnwise"] = PackedOperand(
+                turned_tensor, amax, self._kind, bits[1], transposed=True
+            )
+        if turned_tensor is x:
             self._fill(x, list(operands.values()))
         else:
-            for side, source in (("rowwise", x), ("columnwise", turned)):
+            for side, source in (("rowwise", x), ("columnwise", turned_tensor)):
                 self._fill(source, [operands[side]] if side in operands else [])
         return QuantizedTensor(
             self.name,

@@ -80,15 +80,15 @@ class PackedOperand:
         torchao = self._kind == "nvfp4_torchao"
         nan = magnitude.isnan() if torchao else tile.source.isnan() if tile.has_nan else None
         shape = tuple(magnitude.shape)
-        least, other = (empty_scratch(name, shape, magnitude) for name in ("least", "other"))
+        least, other_tensor = (empty_scratch(name, shape, magnitude) for name in ("least", "other"))
         if self._random_bits is None:
-            rounded = e2m1.codes_(magnitude, least, other)
+            rounded_tensor = e2m1.codes_(magnitude, least, other_tensor)
         else:
             bits = self._random_bits.t() if self._transposed else self._random_bits
             random = empty_scratch("random", shape, magnitude).copy_(bits[tile.rows, tile.columns])
-            rounded = e2m1.stochastic_codes_(magnitude, random, least, other)
+            rounded_tensor = e2m1.stochastic_codes_(magnitude, random, least, other_tensor)
         # The cast keeps the low byte, which holds nothing but the code.
-        codes = empty_scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded)
+        codes = empty_scratch("bytes", shape, magnitude, torch.uint8).copy_(rounded_tensor)
         codes.bitwise_or_(_sign_bits(tile.source))
         if nan is not None:
             codes.masked_fill_(nan, TORCHAO_NAN if torchao else NAN)

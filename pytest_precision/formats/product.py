@@ -62,7 +62,7 @@ def multiply(a: Factored, b: Factored, *, turn_a: bool = False, turn_b: bool = F
 
 
 def matmul(
-    left: Operand, right: Operand, *, turn_left: bool = False, turn_right: bool = False
+    left: Operand, right_operand: Operand, *, turn_left: bool = False, turn_right: bool = False
 ) -> Tensor:
     """Multiply quantized matrices in fp32; `turn_left` and `turn_right` transpose them first."""
-    return multiply(factored(left), factored(right), turn_a=turn_left, turn_b=turn_right)
+    return multiply(factored(left), factored(right_operand), turn_a=turn_left, turn_b=turn_right)

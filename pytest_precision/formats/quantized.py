@@ -135,11 +135,11 @@ class Operand:
             return e8m0_decode(scale)
         assert self.amax is not None
         decoded = _e4m3(scale)
-        largest = torch.full_like(self.amax[:1], self.range)
+        largest_tensor = torch.full_like(self.amax[:1], self.range)
         if self.storage.scale != "nvfp4_torchao":
             amax = self.amax if self.amax.numel() == 1 else self.amax[rows].unsqueeze(1)
-            return decoded.mul_(amax).mul_(largest.reciprocal())
-        tensor_scale = (self.amax / largest).masked_fill_(self.amax == 0, 1.0)
+            return decoded.mul_(amax).mul_(largest_tensor.reciprocal())
+        tensor_scale = (self.amax / largest_tensor).masked_fill_(self.amax == 0, 1.0)
         return decoded.mul_(tensor_scale)
 
 

@@ -155,10 +155,10 @@ class Tile:
 
     def scaled(self, multiplier: torch.Tensor, block: tuple[int, int]) -> torch.Tensor:
         """Multiply each block of the tile by its multiplier; return fp32 in scratch memory."""
-        scaled = self._scratch("scaled", torch.float32)
-        self.cut(scaled).copy_(self.source)
-        split_blocks(scaled, block).mul_(multiplier[:, None, :, None])
-        return scaled
+        scaled_tensor = self._scratch("scaled", torch.float32)
+        self.cut(scaled_tensor).copy_(self.source)
+        split_blocks(scaled_tensor, block).mul_(multiplier[:, None, :, None])
+        return scaled_tensor
 
     def cut(self, padded: torch.Tensor) -> torch.Tensor:
         """Cut a tensor that is padded to whole blocks to the part inside the matrix."""

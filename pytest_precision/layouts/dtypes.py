@@ -75,17 +75,17 @@ def state_dtype(option: str, name: str, choices: tuple[str, ...]) -> torch.dtype
     return _STATE_DTYPES[name]
 
 
-def expect_saved_dtype(name: str, target: Tensor, saved: Tensor) -> None:
+def expect_saved_dtype(name: str, target: Tensor, saved_tensor: Tensor) -> None:
     """Raise ValueError if a saved tensor and the tensor that it is loaded into differ in dtype.
 
     Raises:
         ValueError: the two have different dtypes.
     """
-    if saved.dtype != target.dtype:
+    if saved_tensor.dtype != target.dtype:
         raise ValueError(
             expected_but_got(
                 f"{name} to be {target.dtype}",
-                saved.dtype,
+                saved_tensor.dtype,
                 "load a checkpoint of a layout with the same primary_weight",
             )
         )

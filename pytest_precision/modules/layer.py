@@ -125,9 +125,9 @@ class Layer(Quantizing):
 
     def used_quantized(self, name: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the operands of the last forward's weights, named as `up.weight.rowwise.data`."""
-        for place, used in enumerate(self.used_weights):
+        for place, used_quantized_tensor in enumerate(self.used_weights):
             number = "" if isinstance(self, nn.Linear) else str(place)
-            for key, tensor in tensors_of(used):
+            for key, tensor in tensors_of(used_quantized_tensor):
                 weight = f"{name}.weight{number}".lstrip(".")
                 yield TensorKey(weight, key).name("used_quantized"), tensor
 
@@ -181,17 +181,17 @@ class Layer(Quantizing):
             missing.remove(prefix + name)
 
 
-def _same_kind(loaded: object, stored: Tensor) -> bool:
+def _same_kind(loaded: object, stored_tensor: Tensor) -> bool:
     return isinstance(loaded, Tensor) and (loaded.dtype, loaded.shape) == (
-        stored.dtype,
-        stored.shape,
+        stored_tensor.dtype,
+        stored_tensor.shape,
     )
 
 
-def _refused(key: str, loaded: object, stored: Tensor) -> str:
+def _refused(key: str, loaded: object, stored_tensor: Tensor) -> str:
     kind = f"{loaded.dtype} {tuple(loaded.shape)} " if isinstance(loaded, Tensor) else ""
     return expected_but_got(
-        f"{key} to be {stored.dtype} {tuple(stored.shape)}",
+        f"{key} to be {stored_tensor.dtype} {tuple(stored_tensor.shape)}",
         f"{kind}({type(loaded).__name__})",
         "load a checkpoint of the same precision",
     )

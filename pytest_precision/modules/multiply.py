@@ -199,8 +199,8 @@ def _gradients(
         else gradient.to(COMPUTE)
         for gradient in gradients
     ]
-    whole = [torch.stack(each)] if grouped else each
-    return [gradient.to(p.dtype) for gradient, p in zip(whole, parameters, strict=True)]
+    whole_tensors = [torch.stack(each)] if grouped else each
+    return [gradient.to(p.dtype) for gradient, p in zip(whole_tensors, parameters, strict=True)]
 
 
 def _accumulated(

@@ -107,8 +107,8 @@ class QuantizedParameter(ReadOnly):
             )
         for format in each:
             format.leave_updates_to_owner()
-        rounded = value.detach().to(NOMINAL, copy=True)
-        parameter = cls(_Storage(rounded, each), value.shape, value.device)
+        rounded_tensor = value.detach().to(NOMINAL, copy=True)
+        parameter = cls(_Storage(rounded_tensor, each), value.shape, value.device)
         return cast(QuantizedParameter, nn.Parameter(parameter))
 
     @property

@@ -130,6 +130,6 @@ class AnyPrecisionAdamW(ExactStateOptimizer):
             return
         compensation = state["compensation"]
         compensation.addcdiv_(exp_avg, denominator, value=-step_size)
-        before = param.clone()
+        earlier_tensor = param.clone()
         param.add_(compensation)
-        compensation.add_(before.sub_(param))
+        compensation.add_(earlier_tensor.sub_(param))

@@ -71,31 +71,31 @@ class ExactStateOptimizer(Optimizer):
         """
         saved_ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         params = chain.from_iterable(group["params"] for group in self.param_groups)
-        loaded: dict[Tensor, dict[str, Tensor]] = {}
+        loaded_tensors: dict[Tensor, dict[str, Tensor]] = {}
         # torch refuses different lengths below, before anything is loaded.
         for index, (saved_id, param) in enumerate(zip(saved_ids, params)):  # noqa: B905
             saved = state_dict["state"].get(saved_id)
             if saved:
                 self._check(index, param, saved)
                 # A step counter stays on its device, as with torch's own optimizers.
-                loaded[param] = {
+                loaded_tensors[param] = {
                     name: value.to(value.device if name == "step" else param.device, copy=True)
                     for name, value in saved.items()
                 }
         super().load_state_dict({**state_dict, "state": {}})
-        self.state.update(loaded)
+        self.state.update(loaded_tensors)
 
     def _check(self, index: int, param: Tensor, saved: Mapping[str, Tensor]) -> None:
-        expected = self.state_dtypes(param)
-        if saved.keys() != expected.keys():
+        expected_dtypes = self.state_dtypes(param)
+        if saved.keys() != expected_dtypes.keys():
             raise ValueError(
                 expected_but_got(
-                    f"state {sorted(expected)} of parameter {index}",
+                    f"state {sorted(expected_dtypes)} of parameter {index}",
                     sorted(saved),
                     "load the state of an optimizer with the same options",
                 )
             )
-        for name, dtype in expected.items():
+        for name, dtype in expected_dtypes.items():
             if saved[name].dtype == dtype:
                 continue
             advice = "load the state of an optimizer with the same options"

@@ -133,8 +133,10 @@ class FusedAdam(ExactStateOptimizer):
 
     def state_dtypes(self, param: Tensor) -> dict[str, torch.dtype]:
         """Return the dtypes of the tensors that this optimizer keeps for `param`, by name."""
-        stored = self._stored_dtypes(param)
-        return stored | {scale_name(n): torch.float32 for n, d in stored.items() if d in RANGES}
+        stored_dtypes = self._stored_dtypes(param)
+        return stored_dtypes | {
+            scale_name(n): torch.float32 for n, d in stored_dtypes.items() if d in RANGES
+        }
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_group(group, PARAM_DTYPES)

@@ -26,43 +26,43 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
-def decode_scaled(stored: Tensor, scale: Tensor | None) -> Tensor:
+def decode_scaled(stored_tensor: Tensor, scale: Tensor | None) -> Tensor:
     """Decode stored optimizer state to fp32 values.
 
     fp32 state is returned itself, so that updates in place reach it.
     """
     if scale is None:
-        return stored.float()
-    if stored.dtype == torch.uint8:
-        values = torch.empty_like(stored, dtype=torch.float32)
-        return E4M3.decode(stored, values).mul_(scale)
-    return stored.float().mul_(scale)
+        return stored_tensor.float()
+    if stored_tensor.dtype == torch.uint8:
+        values = torch.empty_like(stored_tensor, dtype=torch.float32)
+        return E4M3.decode(stored_tensor, values).mul_(scale)
+    return stored_tensor.float().mul_(scale)
 
 
-def encode_(stored: Tensor, scale: Tensor | None, values: Tensor) -> None:
-    """Encode fp32 `values` into `stored`, and their scale into `scale`.
+def encode_(stored_tensor: Tensor, scale: Tensor | None, values: Tensor) -> None:
+    """Encode fp32 `values` into `stored_tensor`, and their scale into `scale`.
 
     `values` may be overwritten.
     """
     if scale is None or not values.numel():  # an empty tensor has no largest value
-        if stored is not values:
-            stored.copy_(values)
+        if stored_tensor is not values:
+            stored_tensor.copy_(values)
         return
     lowest, highest = torch.aminmax(values)
     absmax = torch.maximum(-lowest, highest)
     # Divide by a tensor: on some devices, torch divides by a number through its reciprocal.
-    torch.div(absmax, torch.full_like(absmax, RANGES[stored.dtype]), out=scale)
-    if stored.dtype == torch.uint8:
-        _encode_fp8_(stored, scale, values)
+    torch.div(absmax, torch.full_like(absmax, RANGES[stored_tensor.dtype]), out=scale)
+    if stored_tensor.dtype == torch.uint8:
+        _encode_fp8_(stored_tensor, scale, values)
     else:
         reciprocal = torch.where(scale > 0, scale.reciprocal(), 0.0)
-        stored.copy_(values.mul_(reciprocal))
+        stored_tensor.copy_(values.mul_(reciprocal))
 
 
-def _encode_fp8_(stored: Tensor, scale: Tensor, values: Tensor) -> None:
+def _encode_fp8_(stored_tensor: Tensor, scale: Tensor, values: Tensor) -> None:
     # Values are multiplied by the rounded reciprocal of the scale. The stored scale is the rounded
     # reciprocal of that factor, so it can differ from the scale computed above.
     quantizer_scale = scale.reciprocal()
     torch.reciprocal(quantizer_scale, out=scale)
-    E4M3.cast_(values.mul_(quantizer_scale), stored)
-    stored.masked_fill_(values.isnan(), NAN_BYTE)
+    E4M3.cast_(values.mul_(quantizer_scale), stored_tensor)
+    stored_tensor.masked_fill_(values.isnan(), NAN_BYTE)

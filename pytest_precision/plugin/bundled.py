@@ -40,9 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what the options of the session ask for."""
     settings = config.stash[SETTINGS]
     if settings.te == "cpu":
-        from pytest_precision.check import transformer_engine
+        from pytest_precision.check import te_support
 
-        transformer_engine.refuse_stand_in(settings)
+        te_support.refuse_stand_in(settings)
     if settings.compares_in_time:
         from pytest_precision.probes.then import other_side
 

@@ -234,18 +234,18 @@ class Collection:
         for item, test, cell in entries:
             if is_drawn(item) or matches(cell, self.settings.select):
                 tests.setdefault(test, []).append((item, test, cell))
-        needed: list[pytest.Item] = []
+        needed_items: list[pytest.Item] = []
         for test, selected in tests.items():
             # A test with further parameters has several items per cell, which stay together.
             cells = {id(cell): cell for item, _, cell in selected if not is_drawn(item)}
-            chosen = covering(list(cells.values()), self.plans[test].settings.coverage)
-            keep = set(map(id, chosen))
-            needed += [
+            chosen_cells = covering(list(cells.values()), self.plans[test].settings.coverage)
+            keep = set(map(id, chosen_cells))
+            needed_items += [
                 item
                 for item, _, cell in selected
                 if (bool(keep) if is_drawn(item) else id(cell) in keep)
             ]
-        return [item for item in needed if in_shard(item.nodeid, self.settings.shard)]
+        return [item for item in needed_items if in_shard(item.nodeid, self.settings.shard)]
 
 
 def is_drawn(item: pytest.Item) -> bool:

@@ -59,12 +59,12 @@ class Fuzz:
         return True
 
 
-def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings) -> None:
+def run_drawn(item: pytest.Function, written_cells: Sequence[Cell], settings: Settings) -> None:
     """Run a test in as many random matrix cells as --precision-fuzz says; shrink a failure.
 
     Args:
         item: its fixtures are set up; `cell` and `parity` are replaced in each call.
-        written: the cells of the test that were selected.
+        written_cells: the cells of the test that were selected.
         settings: settings of the test.
 
     Raises:
@@ -83,7 +83,7 @@ def run_drawn(item: pytest.Function, written: Sequence[Cell], settings: Settings
         phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(drawn.cells(written))
+    @hypothesis.given(drawn.cells(written_cells))
     def check(cell: Cell) -> None:
         _call(item, cell, settings, hypothesis.reject)
         ran.append(cell)

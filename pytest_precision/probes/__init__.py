@@ -13,7 +13,7 @@ from types import ModuleType
 
 from pytest_precision.registered import ProbeSpec, ReporterSpec
 
-FIRST = ("lost_updates", "identities", "declared_rule", "by_itself", "gradients")
+JUDGED_FIRST = ("lost_updates", "identities", "declared_rule", "by_itself", "gradients")
 """Judgements of which the order shows, in a failure and around a run; the others come by name."""
 
 
@@ -29,5 +29,5 @@ def package_reporters() -> list[ReporterSpec]:
 
 def _modules() -> Iterator[ModuleType]:
     names = sorted(module.name for module in iter_modules(__path__))
-    for name in dict.fromkeys([*FIRST, *names]):
+    for name in dict.fromkeys([*JUDGED_FIRST, *names]):
         yield import_module(f"{__name__}.{name}")

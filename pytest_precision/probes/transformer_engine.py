@@ -15,7 +15,7 @@ def skip_without_engine(declared: Declared, settings: Settings, device: str) -> 
     """Skip a test whose layout or function uses Transformer Engine if that cannot run here."""
     if declared.transformer_engine:
         # Only here: few layouts use it.
-        from pytest_precision.check.transformer_engine import skip_without
+        from pytest_precision.check.te_support import skip_without
 
         skip_without(settings, device)
 

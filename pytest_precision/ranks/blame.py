@@ -57,10 +57,12 @@ class Evidence:
         return [rank for rank in died if rank in self.stacks]
 
 
-def first_failure(received: Mapping[int, Received]) -> int | None:
+def first_failure(received_answers: Mapping[int, Received]) -> int | None:
     """Return the rank whose exception, skip or process death came first; None if no rank failed."""
-    ended = {rank: h for rank, h in received.items() if isinstance(h.message, Raised | Skipped)}
-    died = {rank: h.at for rank, h in received.items() if isinstance(h.message, Ended)}
+    ended = {
+        rank: h for rank, h in received_answers.items() if isinstance(h.message, Raised | Skipped)
+    }
+    died = {rank: h.at for rank, h in received_answers.items() if isinstance(h.message, Ended)}
     settled = min((h.at for h in ended.values()), default=float("inf")) + SETTLE_SECONDS
     early = {rank: at for rank, at in died.items() if at <= settled}
     if early:
@@ -71,12 +73,12 @@ def first_failure(received: Mapping[int, Received]) -> int | None:
     return min(stamps, key=lambda rank: (stamps[rank], rank), default=None)
 
 
-def is_hang(received: Mapping[int, Received], overdue: float) -> bool:
+def is_hang(received_answers: Mapping[int, Received], overdue: float) -> bool:
     """Return whether the run hung: no rank failed before collectives timed out."""
-    first = first_failure(received)
+    first = first_failure(received_answers)
     if first is None:
         return True
-    answer = received[first]
+    answer = received_answers[first]
     if isinstance(answer.message, Ended):
         return answer.at >= overdue
     return isinstance(answer.message, Raised) and answer.message.when >= overdue

@@ -66,14 +66,14 @@ class InlineGroup:
             )
             try:
                 with starting_point.borrowed(), patched(self._variables | place):
-                    before = before_jobs_of_caller()
-                    before.code.renew()
+                    job_before = before_jobs_of_caller()
+                    job_before.code.renew()
                     outcome: Outcome | None = None
                     try:
-                        outcome = before.run(job)
+                        outcome = job_before.run(job)
                     finally:
                         if outcome is None or outcome.leaks:
-                            before.code.put_back(job.may_leave)
+                            job_before.code.put_back(job.may_leave)
             finally:
                 process_groups.close_unused()
                 dist.destroy_process_group()

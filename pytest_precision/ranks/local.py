@@ -190,19 +190,19 @@ class LocalGroup:
         started = time.monotonic()
         # The ranks' own deadline expires first, since its error says more.
         deadline = started + self._start_seconds / COLLECTIVE_SHARE
-        received = watch.collect(self._ranks, deadline)
-        for answer in received.values():
+        received_answers = watch.collect(self._ranks, deadline)
+        for answer in received_answers.values():
             if isinstance(answer.message, Unavailable):
                 limit = f"{self._ranks_per_device} per GPU"
                 raise WorldSizeError(world_size, answer.message.available, limit)
             if isinstance(answer.message, Ready):
                 self._devices.add(answer.message.device)
-        if len(received) < world_size or not all(
-            isinstance(h.message, Ready) for h in received.values()
+        if len(received_answers) < world_size or not all(
+            isinstance(h.message, Ready) for h in received_answers.values()
         ):
             overdue = started + self._start_seconds
             doing = "the start of the group"
-            raise self._failure(received, started, self._start_seconds, overdue, doing, {})
+            raise self._failure(received_answers, started, self._start_seconds, overdue, doing, {})
 
     def _answers(
         self, started: float, seconds: float
@@ -211,12 +211,12 @@ class LocalGroup:
         if self._device not in ABORTING:
             return watch.collect(self._ranks, started + seconds), {}
         look = self._collective_seconds * LOOK_SHARE
-        received = watch.collect(self._ranks, started + min(seconds, look))
-        late = [rank for rank in self._ranks if rank.number not in received]
-        if not late or seconds <= look or watch.has_failure(received):
-            return received, {}
+        received_answers = watch.collect(self._ranks, started + min(seconds, look))
+        late = [rank for rank in self._ranks if rank.number not in received_answers]
+        if not late or seconds <= look or watch.has_failure(received_answers):
+            return received_answers, {}
         stacks = watch.stacks(late)
-        return received | watch.collect(late, started + seconds), stacks
+        return received_answers | watch.collect(late, started + seconds), stacks
 
     def _failure(
         self,

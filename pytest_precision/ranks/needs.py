@@ -65,13 +65,13 @@ class Needs:
 
 
 def code_of(
-    layout: ImportPath, other: ImportPath | None, workload: ImportPath | None
+    layout: ImportPath, other_import_path: ImportPath | None, workload: ImportPath | None
 ) -> tuple[ImportPath, ...]:
     """Return import paths of a run's code, if it may not share rank processes with other code.
 
     Args:
         layout: layout that runs.
-        other: layout that continues in the same processes after a `swap`.
+        other_import_path: layout that continues in the same processes after a `swap`.
         workload: workload of both layouts; None of a script.
 
     Returns:
@@ -79,7 +79,7 @@ def code_of(
         including ready-made ones, so that the two sides of a check never share a process; and the
         workload if it is the user's.
     """
-    layouts = (layout,) if other is None else (layout, other)
+    layouts = (layout,) if other_import_path is None else (layout, other_import_path)
     users_workload = () if workload is None or not workload.is_users_own else (workload,)
     return (
         (*layouts, *users_workload)

@@ -178,8 +178,10 @@ class RankPool:
         if self.mode == "fresh" or needs.fresh or needs.launched:
             self._groups.pop(key).close()
         elif group.room < DEVICE_ROOM:
-            for other in [other for other in self._groups if other != key]:
-                self._groups.pop(other).close()
+            for other_group_key in [
+                other_group_key for other_group_key in self._groups if other_group_key != key
+            ]:
+                self._groups.pop(other_group_key).close()
         return results
 
     def end_check(self) -> None:

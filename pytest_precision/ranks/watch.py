@@ -13,7 +13,7 @@ from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process.messages import Ended, FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
 
-GRACE_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 """Time for the other ranks to answer after a failure. Its end frees them from collectives of gloo;
 in those of NCCL they spin until they are ended."""
 STACKS_SECONDS = 1.0
@@ -43,48 +43,50 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
         ranks: ranks that have been sent a job, or are about to start.
         deadline: moment on the monotonic clock.
     """
-    received: dict[int, Received] = {}
+    received_answers: dict[int, Received] = {}
     failed = False
-    while silent := [rank for rank in ranks if rank.number not in received]:
-        waitables = [waitable for rank in silent for waitable in rank.waitables]
+    while silent_ranks := [rank for rank in ranks if rank.number not in received_answers]:
+        waitables = [waitable for rank in silent_ranks for waitable in rank.waitables]
         left = max(0.0, deadline - time.monotonic())
         ready = wait(waitables, min(left, _progress.LINE_SECONDS))
         if not ready and left > _progress.LINE_SECONDS:
-            numbers = ", ".join(str(rank.number) for rank in silent)
-            _progress.wait(f"waiting for rank{'s' * (len(silent) > 1)} {numbers}")
+            numbers = ", ".join(str(rank.number) for rank in silent_ranks)
+            _progress.wait(f"waiting for rank{'s' * (len(silent_ranks) > 1)} {numbers}")
             continue
         if not ready:
             break
         moment = time.monotonic()
-        for rank in silent:
+        for rank in silent_ranks:
             if any(waitable in ready for waitable in rank.waitables):
                 message = rank.recv()
                 at = message.when if isinstance(message, Ended) else moment
-                received[rank.number] = Received(message, at)
+                received_answers[rank.number] = Received(message, at)
                 if isinstance(message, Ended | Raised) and not failed:
                     failed = True
-                    deadline = min(deadline, moment + GRACE_SECONDS)
-    return received
+                    deadline = min(deadline, moment + ANSWER_SECONDS)
+    return received_answers
 
 
-def has_failure(received: Mapping[int, Received]) -> bool:
+def has_failure(received_answers: Mapping[int, Received]) -> bool:
     """Return whether a rank has failed."""
-    return any(isinstance(answer.message, Ended | Raised) for answer in received.values())
+    return any(isinstance(answer.message, Ended | Raised) for answer in received_answers.values())
 
 
-def with_statuses(received: Mapping[int, Received], ranks: Sequence[Rank]) -> dict[int, Received]:
+def with_statuses(
+    received_answers: Mapping[int, Received], ranks: Sequence[Rank]
+) -> dict[int, Received]:
     """Return the ranks' messages, with exit statuses that were not known when they came.
 
     A GPU's memory is freed in that time.
 
     Args:
-        received: what each rank has sent.
+        received_answers: what each rank has sent.
         ranks: all ranks, which have been ended since.
     """
-    answers = dict(received)
+    answers = dict(received_answers)
     for rank in ranks:
-        at = received[rank.number].at if rank.number in received else 0.0
-        if received.get(rank.number) == Received(Ended(None, at), at) and not rank.alive:
+        at = received_answers[rank.number].at if rank.number in received_answers else 0.0
+        if received_answers.get(rank.number) == Received(Ended(None, at), at) and not rank.alive:
             message = rank.recv()
             if isinstance(message, Ended) and message.status not in _ENDINGS:
                 answers[rank.number] = Received(replace(message, when=at), at)

@@ -168,15 +168,15 @@ class EngineRun:
         # Only here, since few sequences have such a step.
         from pytest_precision.recorders.skipped_step import SkippedStep
 
-        skipped = SkippedStep(self.engine, self.capture, self.cell)
+        skipped_step = SkippedStep(self.engine, self.capture, self.cell)
         self.capture.begin()
-        skipped.overflow(self.step + 1)
+        skipped_step.overflow(self.step + 1)
         for call, phases in self._calls():
             getattr(self.engine, call)()
             self._expect_norm(call, phases)
-        skipped.expect_overflow()
+        skipped_step.expect_overflow()
         self.show("skip")
-        self.violations |= dict.fromkeys(skipped.changed_rates(self.step))
+        self.violations |= dict.fromkeys(skipped_step.changed_rates(self.step))
 
     def evaluate(self) -> None:
         """Compute the evaluation losses."""

@@ -15,7 +15,7 @@ from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.ranks import te_stand_in
 from pytest_precision.ranks.gpus.backend import decide, installed_version
 from pytest_precision.ranks.gpus.own_device import devices_of_caller
-from pytest_precision.trace.reader import WARN_ONLY
+from pytest_precision.trace.header import WARN_ONLY
 
 SEED = 1234
 """Seed of the weights that a run starts with."""

@@ -191,36 +191,39 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 
 
 def _replaced(
-    holder: Any, name: str, before: Told | None, after: Told | None
+    holder: Any, name: str, call_before: Told | None, call_after: Told | None
 ) -> AbstractContextManager[None]:
     """Wrap a function of torch inside the context, to call functions before and after it.
 
     Args:
         holder: owns it.
         name: of the function.
-        before: called before it with its arguments; what it returns takes the place of the first
-            argument, unless it is None.
-        after: called after it with its arguments.
+        call_before: called before it with its arguments; what it returns takes the place of the
+            first argument, unless it is None.
+        call_after: called after it with its arguments.
     """
     running: list[Any] = []
     # Not `wrapped`: what is compiled of the function itself is to stay compiled.
-    before, after = before and untraced(before), after and untraced(after)
+    call_before, call_after = (
+        call_before and untraced(call_before),
+        call_after and untraced(call_after),
+    )
 
     def wrapped(original: Told, *args: Any, **kwargs: Any) -> Any:
         # Under a function mode, such as `with torch.device(...)`, torch calls it once more.
         # Nothing can be read while a CUDA graph is captured.
         if capturing() or (running and args and args[0] is running[-1]):
             return original(*args, **kwargs)
-        if before is not None:
-            first = before(*args, **kwargs)
+        if call_before is not None:
+            first = call_before(*args, **kwargs)
             args = args if first is None else (first, *args[1:])
         running.append(args[0] if args else None)
         try:
             result = original(*args, **kwargs)
         finally:
             running.pop()
-        if after is not None:
-            after(*args, **kwargs)
+        if call_after is not None:
+            call_after(*args, **kwargs)
         return result
 
     return around_calls(holder, name, wrapped)

@@ -44,7 +44,7 @@ def measured_at_once(device: torch.device) -> int:
     return MEASURED_AT_ONCE.get(device.type, MEASURED_AT_ONCE["cuda"])
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     """Return flat tensors as one; one alone as it is, since a copy of a large one takes long."""
     return tensors[0] if len(tensors) == 1 else torch.cat([*tensors])
 
@@ -62,16 +62,16 @@ SomeElements = TypeVar("SomeElements", bound=Elements)
 
 def lists_of_at_most(parts: Iterable[SomeElements], most: int) -> Iterator[list[SomeElements]]:
     """Yield lists of parts of at most so many elements, or of one, to be computed at once."""
-    listed: list[SomeElements] = []
+    listed_elements: list[SomeElements] = []
     elements = 0
     for part in parts:
-        if listed and elements + part.size > most:
-            yield listed
-            listed, elements = [], 0
-        listed.append(part)
+        if listed_elements and elements + part.size > most:
+            yield listed_elements
+            listed_elements, elements = [], 0
+        listed_elements.append(part)
         elements += part.size
-    if listed:
-        yield listed
+    if listed_elements:
+        yield listed_elements
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class KeptWeights:
         self._left.clear()
 
 
-def _read_back(piece: Observation, present: Tensor, left: Tensor) -> ReadBack | None:
+def _read_back(piece: Observation, present_tensor: Tensor, left: Tensor) -> ReadBack | None:
     """Return the element that moved most, if a shard was rounded to bf16 or fp16; else None.
 
     A model may move its weights in its forward, as an embedding with `max_norm` does, or a loop may
@@ -190,12 +190,14 @@ def _read_back(piece: Observation, present: Tensor, left: Tensor) -> ReadBack | 
 
     Args:
         piece: which shard it is.
-        present: what it holds.
+        present_tensor: what it holds.
         left: what it held when the last update was over, of the same shape and dtype.
     """
-    grids = [grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), present)]
-    off = (present.double() - left.double()).abs().reshape(-1)
-    if not grids or int(off[present.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
+    grids = [
+        grid for grid in ROUNDED_TO if torch.equal(left.to(grid).to(left.dtype), present_tensor)
+    ]
+    off = (present_tensor.double() - left.double()).abs().reshape(-1)
+    if not grids or int(off[present_tensor.reshape(-1) != 0].count_nonzero()) < LEAST_ROUNDED:
         return None
     place = int(off.argmax())
     return ReadBack(
@@ -203,6 +205,6 @@ def _read_back(piece: Observation, present: Tensor, left: Tensor) -> ReadBack | 
         piece.name,
         index_within(piece, place),
         float(left.reshape(-1)[place]),
-        float(present.reshape(-1)[place]),
+        float(present_tensor.reshape(-1)[place]),
         dtype_name(grids[0]),
     )

@@ -122,17 +122,17 @@ def identity_of(cell: CellResult) -> tuple[str, str]:
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
 
-def _alike(cell: CellResult, before: CellResult | None) -> bool:
+def _alike(cell: CellResult, earlier_cell_result: CellResult | None) -> bool:
     """Return whether the test failed for the same reasons in both reports."""
-    return before is not None and kinds_of(cell) == kinds_of(before)
+    return earlier_cell_result is not None and kinds_of(cell) == kinds_of(earlier_cell_result)
 
 
 def _slower(
-    before: dict[tuple[str, str], CellResult], cells: Sequence[CellResult]
+    earlier_cell_results: dict[tuple[str, str], CellResult], cells: Sequence[CellResult]
 ) -> list[tuple[CellResult, float]]:
     slower_cells = []
     for cell in cells:
-        then = before.get(identity_of(cell))
+        then = earlier_cell_results.get(identity_of(cell))
         if then is None or not (then.passing and cell.passing):
             continue
         longer = cell.seconds - then.seconds

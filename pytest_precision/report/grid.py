@@ -91,11 +91,11 @@ def arranged(
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
     """Return the axes of a test with their values, and the position of each result on them."""
-    ordered = sorted(cells, key=lambda cell: cell.number)
-    names = list(dict.fromkeys(name for cell in ordered for name in cell.axes))
+    ordered_cell_results = sorted(cells, key=lambda cell: cell.number)
+    names = list(dict.fromkeys(name for cell in ordered_cell_results for name in cell.axes))
     # Values are compared by repr: 1, 1.0 and True are equal and yet different values of an axis.
     values: list[dict[str, int]] = [{} for _ in names]
-    for cell in ordered:
+    for cell in ordered_cell_results:
         for numbers, value in zip(values, _values(cell, names), strict=True):
             numbers.setdefault(value, len(numbers))
     axes = [
@@ -133,8 +133,10 @@ def _smallest(axes: Sequence[Axis], marks: Iterable[GridPlace], width: int) -> G
             rest = _without(axes, (*columns, *headings))
             tables.append(GridTable(axes, marks, headings, rest, columns))
     # Headings have a fixed width, so only lines can be saved.
-    narrow = [table for table in tables if table.width <= width] or tables
-    fitting = [table for table in narrow if table.heading_width <= width] or narrow
+    narrow_grid_tables = [table for table in tables if table.width <= width] or tables
+    fitting = [
+        table for table in narrow_grid_tables if table.heading_width <= width
+    ] or narrow_grid_tables
     return min(fitting, key=lambda table: (table.height, table.width))
 
 
@@ -176,19 +178,19 @@ class GridTable:
         """Return the offset of each column from the row labels, and the columns' total width."""
         start, end = 0, 0
         starts: list[int] = []
-        outer: GridPlace = ()
+        outer_grid_place: GridPlace = ()
         for key in self.column_keys:
             if starts:
-                end += 1 if len(key) > 1 and key[:1] == outer else GAP
-            if len(key) > 1 and key[:1] != outer:
+                end += 1 if len(key) > 1 and key[:1] == outer_grid_place else GAP
+            if len(key) > 1 and key[:1] != outer_grid_place:
                 # The label of a group may be longer than its columns.
-                end = max(end, start + GAP + self._label(0, outer)) if starts else end
+                end = max(end, start + GAP + self._label(0, outer_grid_place)) if starts else end
                 start = end
-                outer = key[:1]
+                outer_grid_place = key[:1]
             starts.append(end)
             end += self._label(len(key) - 1, key[-1:])
-        if outer:
-            end = max(end, start + self._label(0, outer))
+        if outer_grid_place:
+            end = max(end, start + self._label(0, outer_grid_place))
         return starts, end
 
     def _label(self, level: int, value: GridPlace) -> int:
@@ -221,23 +223,23 @@ class GridTable:
         order = (*self.headings, *self.rows, *self.columns)
         by_key = {_pick(place, order): status for place, status in marks.items()}
         split = len(self.headings)
-        previous: GridPlace = ()
+        previous_grid_place: GridPlace = ()
         for key in self.row_keys:
-            if split and key[:split] != previous[:split]:
+            if split and key[:split] != previous_grid_place[:split]:
                 lines.append([(" " * INDENT + self._heading(key), "")])
-                previous = ()
-            lines.append(self._row(key, previous[split:], by_key))
-            previous = key
+                previous_grid_place = ()
+            lines.append(self._row(key, previous_grid_place[split:], by_key))
+            previous_grid_place = key
         return lines
 
     def _header(self, level: int) -> Line:
         axis = self.axes[self.columns[level]]
         text = axis.name.rjust(self.left)
-        previous: GridPlace = ()
+        previous_grid_place: GridPlace = ()
         for key, start in zip(self.column_keys, self.starts, strict=True):
-            if key[: level + 1] != previous:
+            if key[: level + 1] != previous_grid_place:
                 text = text.ljust(self.left + GAP + start) + axis.values[key[level]]
-                previous = key[: level + 1]
+                previous_grid_place = key[: level + 1]
         return self._line(text)
 
     def _heading(self, key: GridPlace) -> str:

@@ -97,12 +97,12 @@ def explain(failing: Sequence[CellResult], passing: Sequence[CellResult]) -> lis
     if whole is not None:
         return [whole]
     parts: list[Shared] = []
-    rest = list(failing)
-    taken: dict[tuple[str, ...], set[AxisValues]] = {}
-    while (part := _largest_part(rest, without, taken)) is not None:
+    remaining_cell_results = list(failing)
+    taken_axis_values: dict[tuple[str, ...], set[AxisValues]] = {}
+    while (part := _largest_part(remaining_cell_results, without, taken_axis_values)) is not None:
         parts.append(part)
-        rest = [cell for cell in rest if not part.holds(cell)]
-    return [*parts, Shared(tuple(rest))] if rest else parts
+        remaining_cell_results = [cell for cell in remaining_cell_results if not part.holds(cell)]
+    return [*parts, Shared(tuple(remaining_cell_results))] if remaining_cell_results else parts
 
 
 def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) -> Shared | None:
@@ -139,29 +139,31 @@ def _whole(failing: Sequence[CellResult], passing: Sequence[Mapping[str, str]]) 
 def _largest_part(
     failing: Sequence[CellResult],
     passing: Sequence[Mapping[str, str]],
-    taken: dict[tuple[str, ...], set[AxisValues]],
+    taken_axis_values: dict[tuple[str, ...], set[AxisValues]],
 ) -> Shared | None:
     """Return the largest group of failing tests with axis values that no passing test has.
 
     Args:
         failing: the cells that are in no part yet.
         passing: traits of the passing cells.
-        taken: axes to the values that passing cells have on them, as far as they are known.
+        taken_axis_values: axes to the known values that passing cells have on them.
     """
     having = [traits(cell) for cell in failing]
     axes = list(dict.fromkeys(axis for cell in having for axis in cell))
     best: tuple[int, tuple[Condition, ...]] = (0, ())
     for size in range(1, MAX_CONDITIONS + 1):
         for chosen in combinations(axes, size):
-            if chosen not in taken:
-                taken[chosen] = {tuple(cell.get(axis) for axis in chosen) for cell in passing}
+            if chosen not in taken_axis_values:
+                taken_axis_values[chosen] = {
+                    tuple(cell.get(axis) for axis in chosen) for cell in passing
+                }
             counts = Counter(
                 tuple(cell[axis] for axis in chosen)
                 for cell in having
                 if all(axis in cell for axis in chosen)
             )
             for values, count in counts.items():
-                if values not in taken[chosen] and count - size > best[0]:
+                if values not in taken_axis_values[chosen] and count - size > best[0]:
                     conditions = zip(chosen, values, strict=True)
                     best = (count - size, tuple(Condition(a, (v,)) for a, v in conditions))
     if not best[1]:

@@ -257,13 +257,13 @@ class _Section:
 
 def _joined(line: Iterable[tuple[str, str]]) -> Line:
     """Join neighbouring pieces of text of the same colour; blanks join a piece of any colour."""
-    joined: Line = []
+    joined_pieces: Line = []
     for text, name in line:
-        if joined and (name == joined[-1][1] or not text.strip()):
-            joined[-1] = (joined[-1][0] + text, joined[-1][1])
+        if joined_pieces and (name == joined_pieces[-1][1] or not text.strip()):
+            joined_pieces[-1] = (joined_pieces[-1][0] + text, joined_pieces[-1][1])
         else:
-            joined.append((text, name))
-    return joined
+            joined_pieces.append((text, name))
+    return joined_pieces
 
 
 def unjudged(entry: Mapping[str, Any]) -> set[str]:

@@ -20,7 +20,7 @@ from pytest_precision.revisions.peers import Peers
 from pytest_precision.revisions.run_servers import Running, RunServers, Seat, run_servers
 from pytest_precision.revisions.work_tree import commit_of, repository_of, work_tree
 
-GRACE_SECONDS = 10.0
+ENDING_SECONDS = 10.0
 """Time that the ranks of a script have to end by themselves after one of them has failed."""
 
 
@@ -179,7 +179,7 @@ class Sides:
         try:
             while (status := process.poll()) is None:
                 if until is None and self.peers.any_failed(name):
-                    until = time.monotonic() + GRACE_SECONDS
+                    until = time.monotonic() + ENDING_SECONDS
                 if until is not None and time.monotonic() > until:
                     process.kill()
                 time.sleep(0.02)

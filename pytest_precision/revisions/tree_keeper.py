@@ -32,16 +32,16 @@ def keep_trees() -> int:
     """
     for number in SIGNALS:
         signal.signal(number, _go_on)  # unlike SIG_IGN, a started git does not inherit it
-    added = AddedTrees()
+    added_trees = AddedTrees()
     for line in sys.stdin:
         fault = ""
         try:
-            added.add(*json.loads(line))
+            added_trees.add(*json.loads(line))
         except (RevisionError, OSError) as error:
             fault = str(error)
         with suppress(BrokenPipeError):  # the parent has been killed
             print(json.dumps(fault), flush=True)
-    added.remove()
+    added_trees.remove()
     return 0
 
 

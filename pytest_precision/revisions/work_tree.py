@@ -162,15 +162,15 @@ def _trees(home: Path, commit: str, place: str) -> Iterator[tuple[Path, str, str
     for path, name in _submodules(home, commit):
         if not fault_of(path) and not (home / path / ".git").exists():
             continue  # this side has no files of it either
-        inner = path_within(
+        inner_path = path_within(
             home,
             path,
             f"a submodule of commit {commit:.12}",
             advice="the commit cannot be checked out safely; see git fsck",
             error=RevisionError,
         )
-        _expect_fetched(inner, name)
-        yield from _trees(inner, name, f"{place}/{path}")
+        _expect_fetched(inner_path, name)
+        yield from _trees(inner_path, name, f"{place}/{path}")
 
 
 def _submodules(home: Path, commit: str) -> list[tuple[str, str]]:

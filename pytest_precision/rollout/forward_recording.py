@@ -24,8 +24,8 @@ from pytest_precision.rollout.score_recording import of_noise, of_scores
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.shown_weights import of_table, of_weights
 from pytest_precision.trace.digests import digest
+from pytest_precision.trace.header import FORWARDS
 from pytest_precision.trace.lin8 import additive_digest
-from pytest_precision.trace.reader import FORWARDS
 
 HONEST_WAYS = 6
 """Ways that are measured for a bound."""

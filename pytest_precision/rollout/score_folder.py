@@ -17,10 +17,10 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.recorders.run_environment import environment_of
 from pytest_precision.trace.data_log import write_data
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 

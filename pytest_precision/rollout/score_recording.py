@@ -22,7 +22,7 @@ from pytest_precision.rollout.score_folder import ScoreRecorder, calls_recorded
 from pytest_precision.rollout.score_gates import with_planted
 from pytest_precision.rollout.scorer import Scorer, Scores
 from pytest_precision.rollout.shown_weights import of_table, of_weights
-from pytest_precision.trace.reader import SCORES
+from pytest_precision.trace.header import SCORES
 
 IDS, MODULE, WAY, PLANTED = "ids", "module", "way", "planted"
 """First words of the names of `output`: the ids of a sequence, a module, how far an honest way is

@@ -18,8 +18,9 @@ from pytest_precision.rollout.scored_case import Shown
 from pytest_precision.rollout.scorer import Scores
 from pytest_precision.rollout.shown_weights import ACTIVE, OPTIONAL
 from pytest_precision.rollout.token_rows import SEQUENCE, TokenRows
+from pytest_precision.trace.header import FORWARDS, SCORES
 from pytest_precision.trace.lin8 import LIN8
-from pytest_precision.trace.reader import FORWARDS, SCORES, Entry
+from pytest_precision.trace.reader import Entry
 from pytest_precision.trace.recording import Recording
 
 

@@ -11,7 +11,7 @@ the sum in a GEMM, is added in torch's order here: those bits are not a GPU's.
 
     stand_in                                refuses what it cannot serve, and makes the module
     device, cuda, nccl, triton, apex        what torch and others say while there is no GPU
-    quantize, groups, gemm, ...             the functions of the module, one file an area
+    quantize, expert_groups, gemm, ...      the functions of the module, one file an area
 """
 
 from __future__ import annotations

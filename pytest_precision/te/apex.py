@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pytest_precision.formats.transformer_engine.storages import matrix
 
-MODULE = "fused_weight_gradient_mlp_cuda"
+APEX_MODULE = "fused_weight_gradient_mlp_cuda"
 
 
 def wgrad_gemm_accum_fp32(rows: Tensor, gradient: Tensor, main_grad: Tensor) -> None:
@@ -36,9 +36,9 @@ def _product(rows: Tensor, gradient: Tensor) -> Tensor:
 
 def modules() -> dict[str, ModuleType]:
     """Return {module name: stand-in} for APEX's module; an empty dict if APEX is installed."""
-    if find_spec(MODULE) is not None:
+    if find_spec(APEX_MODULE) is not None:
         return {}
-    module: Any = ModuleType(MODULE, "The stand-in for APEX's module, on the CPU.")
+    module: Any = ModuleType(APEX_MODULE, "The stand-in for APEX's module, on the CPU.")
     module.wgrad_gemm_accum_fp32 = wgrad_gemm_accum_fp32
     module.wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp16
-    return {MODULE: module}
+    return {APEX_MODULE: module}

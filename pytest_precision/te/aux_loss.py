@@ -10,8 +10,8 @@ from pytest_precision.te.router import (
     SCORES,
     activated,
     best,
+    logits_gradient,
     of_normalized,
-    of_scores,
     routing_output,
 )
 
@@ -54,7 +54,7 @@ def fused_score_for_moe_aux_loss_bwd(
     scores = activated(intermediate_output, score_function)
     softmax = score_function == "softmax"
     gradient = grad_scores if softmax else of_normalized(grad_scores, scores)
-    grad_logits.copy_(of_scores(gradient, scores, intermediate_output, score_function))
+    grad_logits.copy_(logits_gradient(gradient, scores, intermediate_output, score_function))
 
 
 def fused_moe_aux_loss_fwd(

@@ -8,12 +8,11 @@ rank has it) and the sum of the logits.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-
-INFINITY = float("inf")
 
 
 def forward(
@@ -126,7 +125,7 @@ def _statistics(logits: Tensor, target: Tensor, first_column: int) -> Tensor:
     column = target.reshape(-1, 1) - first_column
     is_local = (column >= 0) & (column < exact.shape[1])
     target_logit = exact.gather(1, column.clamp(0, exact.shape[1] - 1)).masked_fill(
-        ~is_local, -INFINITY
+        ~is_local, -math.inf
     )
     largest = exact.amax(1, keepdim=True)
     sums = (exact - largest).exp().sum(1, keepdim=True), exact.sum(1, keepdim=True)
@@ -152,7 +151,7 @@ def _loss(
     loss.copy_(row_loss.masked_fill(target.reshape(-1) == ignore_idx, 0.0))
 
 
-KERNELS = {
+CROSS_ENTROPY_KERNELS = {
     "cross_entropy_backward_kernel": backward,
     "cross_entropy_forward_kernel": forward,
     "cross_entropy_tp_post_kernel": tp_post,

@@ -39,7 +39,14 @@ FACTORIES = (
     *("rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"),
     *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like"),
 )
-METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+NEW_METHODS = (
+    "new_empty",
+    "new_empty_strided",
+    "new_full",
+    "new_ones",
+    "new_tensor",
+    "new_zeros",
+)
 
 KEEP_WHAT_THEY_FIND = (
     "torch._dynamo",
@@ -95,7 +102,7 @@ def enter() -> None:
         import_module(module)
     for name in FACTORIES:
         setattr(torch, name, _made_where(getattr(torch, name)))
-    for name in METHODS:
+    for name in NEW_METHODS:
         setattr(Tensor, name, _made_where(getattr(Tensor, name)))
     _patch_tensors()
     map_devices(real)

@@ -5,6 +5,7 @@ Of equal scores, that of the expert with the lower number is the better one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,8 +17,6 @@ from pytest_precision.te.enums import NVTERoutingMapFormat
 
 EPSILON = 1e-20
 """Added to a sum before a division by it."""
-
-INFINITY = float("inf")
 
 
 def sqrt_softplus(x: Tensor) -> Tensor:
@@ -76,7 +75,7 @@ def fused_topk_with_score_function_fwd(
     intermediate_output = exact if score_function == "sqrtsoftplus" else scores
     if late:
         weights = torch.softmax(scores.gather(-1, chosen), -1)
-        intermediate_output = torch.full_like(exact, -INFINITY).scatter_(-1, chosen, weights)
+        intermediate_output = torch.full_like(exact, -math.inf).scatter_(-1, chosen, weights)
     else:
         weights = _weights(judged.gather(-1, chosen), chosen, score_function, expert_bias)
     probs = _spread(weights, chosen, scaling_factor, logits)
@@ -114,7 +113,7 @@ def fused_topk_with_score_function_qb_fwd(
     """
     _check(logits, topk + 1, "sigmoid", expert_bias)
     lower, upper = bin_bounds.tolist()
-    if not bin_bounds_validated and not -INFINITY < lower < upper < INFINITY:
+    if not bin_bounds_validated and not -math.inf < lower < upper < math.inf:
         raise RuntimeError(
             expected_but_got(
                 "bin_bounds that are finite with lower < upper",
@@ -169,7 +168,7 @@ def fused_topk_with_score_function_bwd(
         scores = activated(intermediate_output, score_function)
         if topk > 1:
             gradient = of_normalized(gradient, scores.masked_fill(~routed, 0.0), routed)
-    grad_logits.copy_(of_scores(gradient, scores, intermediate_output, score_function))
+    grad_logits.copy_(logits_gradient(gradient, scores, intermediate_output, score_function))
 
 
 def best(scores: Tensor, topk: int) -> Tensor:
@@ -215,7 +214,7 @@ def of_normalized(gradient: Tensor, scores: Tensor, routed: Tensor | None = None
     return scores_grad if routed is None else scores_grad.masked_fill(~routed, 0.0)
 
 
-def of_scores(
+def logits_gradient(
     gradient: Tensor, scores: Tensor, intermediate_output: Tensor, score_function: str
 ) -> Tensor:
     """Return the gradient of the router's logits from the gradient of the expert scores."""
@@ -252,7 +251,7 @@ def _of_best_groups(judged: Tensor, topk: int, num_groups: int, group_topk: int)
     worth = groups.sort(-1, descending=True).values[..., : topk // group_topk].sum(-1)
     hidden = torch.ones_like(worth, dtype=torch.bool)
     hidden.scatter_(-1, best(worth, group_topk), False)
-    return groups.masked_fill(hidden.unsqueeze(-1), -INFINITY).flatten(-2)
+    return groups.masked_fill(hidden.unsqueeze(-1), -math.inf).flatten(-2)
 
 
 def _check_groups(experts: int, topk: int, num_groups: int, group_topk: int) -> None:

@@ -168,7 +168,7 @@ def _copies(
         yield token, row if pad_offsets is None else row + pad_offsets[expert].long(), expert
 
 
-KERNELS = {
+ROW_MAP_KERNELS = {
     "_make_chunk_sort_map_kernel": make_chunk_sort_map,
     "_permute_kernel": permute,
     "_row_id_map_pass_1_kernel": row_id_map_pass_1,

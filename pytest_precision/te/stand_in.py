@@ -215,8 +215,8 @@ def functions() -> dict[str, Callable[..., Any]]:
         allocation,
         amaxes,
         aux_loss,
+        expert_groups,
         gemm,
-        groups,
         masters,
         norms,
         optimizers,
@@ -231,7 +231,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
     every = frozenset().union(*NAMES.values())
     areas = (
-        *(allocation, amaxes, aux_loss, gemm, groups, masters, norms, optimizers),
+        *(allocation, amaxes, aux_loss, gemm, expert_groups, masters, norms, optimizers),
         *(permutation, quantize, rope, router, rows, softmax, transposes),
     )
     members = {name: value for area in areas for name, value in vars(area).items() if name in every}

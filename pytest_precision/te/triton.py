@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_precision.te import cross_entropy, row_maps
 
-NAMES = ("triton", "triton.language", "triton.language.core", "triton.language.standard")
+TRITON_MODULES = ("triton", "triton.language", "triton.language.core", "triton.language.standard")
 
 
 def grouped_dbias(
@@ -42,8 +42,8 @@ def grouped_dbias(
 
 KERNELS: dict[str, Any] = {
     "_grouped_dbias_kernel": grouped_dbias,
-    **cross_entropy.KERNELS,
-    **row_maps.KERNELS,
+    **cross_entropy.CROSS_ENTROPY_KERNELS,
+    **row_maps.ROW_MAP_KERNELS,
 }
 """Name of a kernel to the torch function that computes it; a kernel without one needs a GPU."""
 
@@ -101,7 +101,7 @@ def enter() -> None:
     """
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
-    modules = {name: _Module(name) for name in NAMES}
+    modules = {name: _Module(name) for name in TRITON_MODULES}
     main: Any = modules["triton"]
     main.__version__ = "3.0.0"
     main.jit = _Kernel

@@ -189,8 +189,8 @@ def _tensor(tensor: Tensor, within: frozenset[int]) -> Iterator[Any]:
     elif tensor.layout is not torch.strided:
         yield from _parts(tensor.to_dense(), within)
     elif not hasattr(tensor, "__tensor_flatten__") and not tensor.is_meta:  # else without memory
-        ordered = in_order(tensor.detach())
-        yield bytes_of(ordered)
+        ordered_tensor = in_order(tensor.detach())
+        yield bytes_of(ordered_tensor)
 
 
 def contents_of(value: Any) -> list[tuple[object, Any]]:

@@ -17,7 +17,7 @@ from pytest_precision.errors import RecordingError, expected_but_got, is_bad_inp
 from pytest_precision.trace.journal import journal_path, read_journal
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest, damaged
 from pytest_precision.trace.rank_origin import RankOrigin, clocks_apart, expect_one_release
-from pytest_precision.trace.sealed import Seal, checked, drop_seals, read_seals, seal_path
+from pytest_precision.trace.sealed import Seal, bytes_as_sealed, drop_seals, read_seals, seal_path
 from pytest_precision.trace.unfinished import readable_recording
 from pytest_precision.trace.whole_recording import SHOWN, UNFINISHED, some
 
@@ -75,8 +75,8 @@ def _copied(folder: Path, rank: int, out: Path) -> tuple[RankOrigin, dict[str, S
     seal = seal_path(folder, rank)
     if os.path.lexists(seal):
         origin, seals = read_seals(folder, rank)
-        for name, stored in seals.items():
-            checked(folder / name, stored)  # so that the message names this folder
+        for name, stored_seal in seals.items():
+            bytes_as_sealed(folder / name, stored_seal)  # so that the message names this folder
         names = [*seals, seal.name]
     else:
         origin, seals = read_journal(folder, rank).origin, {}

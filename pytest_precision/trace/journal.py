@@ -28,7 +28,7 @@ from pytest_precision.trace.files import mapped, regular
 from pytest_precision.trace.moment import END, Moment
 from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.rank_rows import ROW, Rows, TensorSlot
-from pytest_precision.trace.table import SLOT, laid_out
+from pytest_precision.trace.row_table import SLOT, laid_out
 
 _FRAME = struct.Struct("<QQ")
 """Begins a block: bytes of its JSON, and of its rows and slots behind them."""
@@ -158,10 +158,12 @@ def read_journal(folder: Path, rank: int) -> Journaled:
         return Journaled(origin, 0, {}, torch.empty(0, dtype=torch.uint8), str(ended))
     number = int(steps[-1][0]["moments"][-1][2])
     index, table = _one_table(steps, number)
-    covered = content[: int(steps[-1][0]["covered"])]
-    index["table"] = len(covered)
-    written = torch.cat([covered, torch.frombuffer(bytearray(table), dtype=torch.uint8)])
-    return Journaled(origin, number, index, written, str(ended))
+    covered_tensor = content[: int(steps[-1][0]["covered"])]
+    index["table"] = len(covered_tensor)
+    written_tensor = torch.cat(
+        [covered_tensor, torch.frombuffer(bytearray(table), dtype=torch.uint8)]
+    )
+    return Journaled(origin, number, index, written_tensor, str(ended))
 
 
 def _blocks(content: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -124,8 +124,8 @@ class RankRows:
             return rows
         names, numbers = self._kinds
         among = np.array([name in kinds for name in names], bool)
-        chosen: Rows = rows[among[numbers[rows["slot"]]]]
-        return chosen
+        chosen_rows: Rows = rows[among[numbers[rows["slot"]]]]
+        return chosen_rows
 
     def kinds_at(self, moment: Moment, *, digested: bool = False) -> set[str]:
         """Return the kinds of tensors of which there is a row at a moment.

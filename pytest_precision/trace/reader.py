@@ -10,11 +10,10 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
-from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
+from pytest_precision.trace.header import header_in, joined_header, rank_place_of
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import (
@@ -35,10 +34,9 @@ from pytest_precision.trace.named_digests import (
     digest_name_of_kind,
     named_digests,
 )
-from pytest_precision.trace.rank_place import RankPlace
 from pytest_precision.trace.rank_rows import KindRows, RankRows, TensorSlot
+from pytest_precision.trace.row_table import observed_in, table_in
 from pytest_precision.trace.segment_folders import holders
-from pytest_precision.trace.table import observed_in, table_in
 
 
 class Entry(NamedTuple):
@@ -70,47 +68,6 @@ class Entry(NamedTuple):
     file: int = 0
 
 
-SCORES, FORWARDS = "scores", "forwards"
-"""Keys in a header's environment of recordings of scores, and of forwards that may score."""
-
-WARN_ONLY = "warn only"
-"""What a header's environment says of `deterministic` where operators without a deterministic
-algorithm run with a warning."""
-
-
-@dataclass(frozen=True)
-class Header:
-    """The properties of a whole trace, such as which kinds of tensors could not be observed.
-
-    Attributes:
-        world_size: number of ranks, of the first segment.
-        unobservable: kinds that the engine cannot show, each with the reason.
-        environment: what else decides about the bits: versions, threads, determinism.
-        digests: whether digests were kept of what is larger than `digests.UNDIGESTED_BYTES`.
-        paths: those of `contract.PATHS` that the engine has taken.
-        violations: in words, what any rank stored otherwise than its layout promises.
-        products: dtypes of the matrix products that were seen on any rank.
-        given: kind and name of what a script has shown of its own, which no checkpoint shows.
-        unshown: what of an optimizer no tensor can show, each with the reason.
-        read: axes of the user's own that the code of any rank has read.
-        digest: name of the digests, see `named_digests`.
-        place: of one rank, `host`, `device` and `serial` as in `RankPlace`; empty of several.
-    """
-
-    world_size: int
-    unobservable: dict[str, str]
-    environment: dict[str, str]
-    digests: bool = False
-    paths: tuple[str, ...] = ()
-    violations: tuple[str, ...] = ()
-    products: tuple[str, ...] = ()
-    unshown: dict[str, str] = field(default_factory=dict)
-    given: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()
-    digest: str = XXH3
-    place: dict[str, str] = field(default_factory=dict)
-
-
 class Trace:
     """All observations of a run, read from a folder, in causal order.
 
@@ -137,17 +94,12 @@ class Trace:
         self._written = []
         for number, place, rank in holders(folder, world_sizes):
             index = files.data(place / f"rank{rank}.json")
-            headers.append(_header(index))
+            headers.append(header_in(index))
             data = files.bytes(place / f"rank{rank}.bin")
-            slots, moments = (
-                observed_in_format_2(index)
-                if is_of_format_2(index)
-                else observed_in(index, table_in(index, data))
-            )
-            starts = index.get("starts", {})  # earlier releases write none
-            self._written.append(RankRows(number, rank, slots, moments, data, starts))
-        self.header = _joined(headers)
-        self.places = [_place(*ranked) for ranked in enumerate(headers[: world_sizes[0]])]
+            slots, moments = observed_in(index, table_in(index, data))
+            self._written.append(RankRows(number, rank, slots, moments, data, index["starts"]))
+        self.header = joined_header(headers)
+        self.places = [rank_place_of(*ranked) for ranked in enumerate(headers[: world_sizes[0]])]
         of_rank_0 = [part for part in self._written if part.rank == 0]
         self._segment = {moment: part.number for part in of_rank_0 for moment in part.moments}
         self.moments = tuple(self._segment)
@@ -335,30 +287,3 @@ class Trace:
             got = f"{self.digest_name(entry.kind)} of {entry.kind} {entry.name!r}"
             raise ValueError(expected_but_got(f"a digest {name}", got))
         return entry.digest
-
-
-def _header(index: Mapping[str, Any]) -> Header:
-    """Return the header that an index has; format 2 names no digest."""
-    return Header(**{name: index[name] for name in Header.__dataclass_fields__ if name in index})
-
-
-def _place(rank: int, header: Header) -> RankPlace:
-    """Return where a rank ran; recordings of earlier releases, and of other tools, do not say."""
-    return RankPlace(rank, *(header.place.get(name, "") for name in RankPlace._fields[1:]))
-
-
-def _joined(headers: list[Header]) -> Header:
-    """Return one header that joins those of all ranks and all parts of the run."""
-    first = headers[0]
-    return replace(
-        first,
-        place={},
-        unobservable={kind: why for header in headers for kind, why in header.unobservable.items()},
-        digests=any(header.digests for header in headers),
-        paths=tuple(dict.fromkeys(path for header in headers for path in header.paths)),
-        violations=tuple(dict.fromkeys(words for header in headers for words in header.violations)),
-        unshown={name: why for header in headers for name, why in header.unshown.items()},
-        given=tuple(dict.fromkeys(name for header in headers for name in header.given)),
-        products=tuple(sorted({dtype for header in headers for dtype in header.products})),
-        read=tuple(sorted({axis for header in headers for axis in header.read})),
-    )

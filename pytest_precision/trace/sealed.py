@@ -196,7 +196,7 @@ class SealedFiles(TraceFiles):
         paths = {name: path_within(folder, name, "a file of a recording") for name in seals}
         for name, (size, _) in seals.items():
             _expect_size(paths[name], size)
-        self._contents = {name: checked(paths[name], seal) for name, seal in seals.items()}
+        self._contents = {name: bytes_as_sealed(paths[name], seal) for name, seal in seals.items()}
         self._parsed = {
             log.file_of(rank): nothing
             for log in sealed_logs()
@@ -229,7 +229,7 @@ def _expect_size(path: Path, size: int) -> None:
         raise ValueError(expected_but_got(f"{size} bytes of {path.name}", status.st_size))
 
 
-def checked(path: Path, seal: Seal) -> Tensor:
+def bytes_as_sealed(path: Path, seal: Seal) -> Tensor:
     """Return the bytes of a file, a uint8 tensor, if they have the size and digest of its seal.
 
     Raises:

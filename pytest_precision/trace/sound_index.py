@@ -15,6 +15,7 @@ from pytest_precision.trace.digests import may_be_digest
 from pytest_precision.trace.moment import END, INIT
 from pytest_precision.trace.named_digests import DIGEST_NAMES
 from pytest_precision.trace.rank_rows import ROW, TensorSlot
+from pytest_precision.trace.row_table import SLOT, TABLE_KEYS, Table, observed_in, table_in
 from pytest_precision.trace.sound import (
     sound_dtype,
     sound_flag,
@@ -28,14 +29,13 @@ from pytest_precision.trace.sound import (
     texts,
     unsound,
 )
-from pytest_precision.trace.table import SLOT, TABLE_KEYS, Table, observed_in, table_in
 
 
 def expect_header(index: Any, ranks: int) -> None:
     """Raise unless the values of a parsed index that make a `Header` are well formed.
 
     Args:
-        index: what the file says, with all keys but `digest` and `starts`.
+        index: what the file says, with all keys.
         ranks: number of ranks of the recording.
 
     Raises:
@@ -59,7 +59,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     """Raise unless a trace's parsed index is well formed and fits the bytes of the rank.
 
     Args:
-        index: what the file says; of an earlier release, it does not say where the rank ran.
+        index: what the file says.
         header: names of the fields of a `Header`.
         ranks: number of ranks of the recording.
         content: the bytes that the rank has written.
@@ -67,7 +67,6 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     Raises:
         ValueError: it names what cannot be.
     """
-    index = {"place": {}} | sound_object("an index", index)
     sound_object("an index", index, (*header, "starts", *TABLE_KEYS))
     expect_header(index, ranks)
     texts("kinds", index["kinds"])

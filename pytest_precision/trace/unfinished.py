@@ -24,7 +24,7 @@ from pytest_precision.trace.whole_recording import (
 
 __tracebackhide__ = is_bad_input
 
-UNKNOWN = (
+UNKNOWN_END = (
     "and has not said why: it was killed, its disk is full, its node died, or it hangs or "
     "still runs"
 )
@@ -143,7 +143,7 @@ def _endings(unfinished: Mapping[int, Journaled], places: list[RankPlace]) -> It
     )
     for rank in earliest[:SHOWN]:
         left = unfinished[rank]
-        why = f"by {left.ended}" if left.ended else UNKNOWN
+        why = f"by {left.ended}" if left.ended else UNKNOWN_END
         yield f"{places[rank]} ended after step {left.steps}, {why}"
     if len(earliest) > SHOWN:
         yield f"and {len(earliest) - SHOWN} other ranks, of {len(places)}, have not finished"

@@ -19,14 +19,14 @@ from pytest_precision.engine.readable import expect_readable
 from pytest_precision.matrix.contract import dtype_name
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
 from pytest_precision.trace.files import write_whole
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.journal import Journal
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3, digest_name_of_kind, named_digests
 from pytest_precision.trace.rank_origin import RankOrigin
 from pytest_precision.trace.rank_rows import Rows, TensorSlot, rows_of
-from pytest_precision.trace.reader import Header
-from pytest_precision.trace.table import laid_out
+from pytest_precision.trace.row_table import laid_out
 
 ALIGNMENT = 64
 """Bytes that each tensor's offset is a multiple of, so that any dtype can be viewed in place."""
@@ -110,12 +110,14 @@ class TraceWriter:
         # make two tensors look like one.
         views: dict[tuple[Any, ...], int] = {}
         to_digest: dict[str, dict[int, DigestedPart]] = {}
-        before: Observation | None = None
+        earlier_observation: Observation | None = None
         form: tuple[Any, ...] = ()
         number = -1
         for observation in observations:
-            if before is None or not observation.shows_as(before):  # as options of groups do
-                before, tensor = observation, observation.tensor
+            if earlier_observation is None or not observation.shows_as(
+                earlier_observation
+            ):  # as options of groups do
+                earlier_observation, tensor = observation, observation.tensor
                 if not observation.digest:
                     expect_readable(observation.kind, observation.name, tensor)
                 form = _form(observation)
@@ -176,10 +178,10 @@ class TraceWriter:
         """
         tensor = observation.tensor.detach()
         expect_readable(observation.kind, observation.name, tensor)
-        ordered = in_order(tensor)
-        if ordered.nbytes < WRITTEN_ONCE:
+        ordered_tensor = in_order(tensor)
+        if ordered_tensor.nbytes < WRITTEN_ONCE:
             return cloned(observation)
-        return observation.with_tensor(tensor.to("meta"), self._once(ordered))
+        return observation.with_tensor(tensor.to("meta"), self._once(ordered_tensor))
 
     @property
     def nbytes(self) -> int:
@@ -213,18 +215,18 @@ class TraceWriter:
         yield from (future.result() for future in running)
 
     def _write(self, tensor: Tensor) -> int:
-        ordered = in_order(tensor)
+        ordered_tensor = in_order(tensor)
         return (
-            self._append(bytes_of(ordered))
-            if ordered.nbytes < WRITTEN_ONCE
-            else self._offsets[self._once(ordered)]
+            self._append(bytes_of(ordered_tensor))
+            if ordered_tensor.nbytes < WRITTEN_ONCE
+            else self._offsets[self._once(ordered_tensor)]
         )
 
-    def _once(self, ordered: Tensor) -> str:
+    def _once(self, ordered_tensor: Tensor) -> str:
         """Write a tensor's bytes unless equal ones are written already; return their digest."""
-        digested = digest(ordered)
+        digested = digest(ordered_tensor)
         if digested not in self._offsets:
-            self._offsets[digested] = self._append(bytes_of(ordered))
+            self._offsets[digested] = self._append(bytes_of(ordered_tensor))
         return digested
 
     def _append(self, content: bytes | ctypes.Array[ctypes.c_char]) -> int:

@@ -37,8 +37,8 @@ class Attention(nn.Module):
         scores = (self.temperature * (query @ key.transpose(1, 2))).float()
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = scores.masked_fill(future.repeat_interleave(self.heads, dim=0), -torch.inf)
-        mixed: torch.Tensor = scores.softmax(-1).to(value.dtype) @ value
-        attended: torch.Tensor = self.out(mixed.reshape(rows, length, width))
+        mixed_tensor: torch.Tensor = scores.softmax(-1).to(value.dtype) @ value
+        attended: torch.Tensor = self.out(mixed_tensor.reshape(rows, length, width))
         return attended
 
 

@@ -58,14 +58,14 @@ class Router(nn.Module):
 
 
 def over_capacity(
-    chosen: torch.Tensor, shares: torch.Tensor, capacity: int
+    chosen_tensor: torch.Tensor, shares: torch.Tensor, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return which tokens the experts drop beyond their capacity, and how close each decision was.
 
     An expert drops the tokens of smallest weight first, and among equal ones the later ones.
 
     Args:
-        chosen: the experts of each token, int64 `[tokens, 2]`.
+        chosen_tensor: the experts of each token, int64 `[tokens, 2]`.
         shares: their shares, fp32 `[tokens, 2]`.
         capacity: number of tokens that an expert takes.
 
@@ -73,9 +73,9 @@ def over_capacity(
         Whether a token is dropped, bool `[tokens, 2]`, and by how much its shares would have to be
         others for another outcome, fp32 `[tokens]`.
     """
-    if not len(chosen):
-        return torch.zeros_like(chosen, dtype=torch.bool), shares.detach().amin(1)
-    experts = chosen.flatten()
+    if not len(chosen_tensor):
+        return torch.zeros_like(chosen_tensor, dtype=torch.bool), shares.detach().amin(1)
+    experts = chosen_tensor.flatten()
     share = shares.detach().flatten()
     place = torch.arange(len(share), device=share.device)
     rivals = experts == experts.unsqueeze(1)
@@ -84,4 +84,4 @@ def over_capacity(
     dropped = ahead.sum(1) >= capacity
     fates = rivals & (dropped != dropped.unsqueeze(1))
     margin = lead.abs().masked_fill(~fates, torch.inf).amin(1)
-    return dropped.view_as(chosen), margin.view_as(chosen).amin(1)
+    return dropped.view_as(chosen_tensor), margin.view_as(chosen_tensor).amin(1)

@@ -15,6 +15,7 @@ from pytest_precision.parity.compare.bounds import Norm
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.probes.baselines.baseline_files import BaselinePlace, claim
+from pytest_precision.probes.baselines.baseline_lines import baseline_of
 from pytest_precision.probes.baselines.baseline_text import (
     CheckBaseline,
     KeptMoment,
@@ -23,8 +24,9 @@ from pytest_precision.probes.baselines.baseline_text import (
     seal_of,
 )
 from pytest_precision.probes.baselines.baseline_trace import kept_side, trace_of
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import INIT, Moment
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.writer import TraceWriter
 
 STEP = Moment(0, "train", 1, "forward_backward")
@@ -66,7 +68,7 @@ def test_a_run_comes_back_from_its_text(tmp_path: Path) -> None:
     assert "loss =0000c03f(1.5) float32 - 0 microbatch 0\n" in text
     assert "loss =00002040(2.5) float32 - 1 microbatch 0\n" in text
     assert re.search(r"\nside reference mine:layout\nas candidate\nend \d+ [0-9a-f]{32}\n$", text)
-    found = CheckBaseline.of_text(text)
+    found = baseline_of(text)
     assert (found.test, found.key) == ("t.py::test[a]", {"torch": "x y"})
     assert found.sides == {"candidate": kept, "reference": kept}
     again = trace_of(found.sides["reference"], tmp_path / "again", {})
@@ -182,7 +184,7 @@ def test_what_is_no_baseline_is_refused(number: int, line: str, why: str) -> Non
     lines = [*BASELINE[: number - 1], line, *BASELINE[number:]]
     for text in (sealed(lines) if number > 1 else "", "\n".join([*lines, ""])):
         with pytest.raises(BaselineError) as refused:
-            CheckBaseline.of_text(text or "\n".join([*lines, ""]))
+            baseline_of(text or "\n".join([*lines, ""]))
         said = str(refused.value)
         assert f"line {number}, {line[:80]!r}" in said
         assert why in said
@@ -199,8 +201,8 @@ def test_all_that_is_written_is_read(tmp_path: Path) -> None:
     side = KeptSide("x\ny", (7,), [KeptMoment(0, INIT, tensors)])
     baseline = CheckBaseline("t[\udcff]", {"a": "b\nend"}, {"candidate": side})
     text = baseline.text()
-    assert CheckBaseline.of_text(text) == baseline
-    assert CheckBaseline.of_text(text.replace("\n", "\r\n")) == baseline
+    assert baseline_of(text) == baseline
+    assert baseline_of(text.replace("\n", "\r\n")) == baseline
     place = BaselinePlace.of_test(tmp_path, "t.py::t", 1)
     assert place.write(baseline)
     assert place.read(baseline.key) == baseline
@@ -222,7 +224,7 @@ def test_a_sealed_baseline_has_all_of_its_lines() -> None:
     """Lines that are left out, repeated, swapped, cut off or changed are an error with a line."""
     lines = sealed(BASELINE).splitlines()
     for end in ("", "\n"):
-        assert CheckBaseline.of_text("\n".join(lines) + end).sides["candidate"].moments
+        assert baseline_of("\n".join(lines) + end).sides["candidate"].moments
     changed = [
         ("changed", [*lines[:at], lines[at].replace(old, new), *lines[at + 1 :]])
         for at, old, new in ((6, "c0", "c1"), (6, "1.5", "1.6"), (3, "x", "z"), (11, "end", "end "))
@@ -231,7 +233,7 @@ def test_a_sealed_baseline_has_all_of_its_lines() -> None:
     for how, other in (*damage(lines), *changed):
         for end in ("", "\n"):
             with pytest.raises(BaselineError, match=r"line \d+, '|first line"):
-                CheckBaseline.of_text("\n".join(other) + end)
+                baseline_of("\n".join(other) + end)
             seen += 1
         assert how
     assert seen == 2 * (4 * 11 + 4)
@@ -240,11 +242,11 @@ def test_a_sealed_baseline_has_all_of_its_lines() -> None:
 def test_a_cut_file_of_an_older_release_is_refused() -> None:
     """Within a line; what is cut off after a line has fewer moments than the run."""
     text = "\n".join([*BASELINE, ""])
-    assert CheckBaseline.of_text(text).sides["reference"].moments
+    assert baseline_of(text).sides["reference"].moments
     with pytest.raises(
         BaselineError, match=r"line 11, 'as candidate', .*the lines below it are mis"
     ):
-        CheckBaseline.of_text(text[:-1])
+        baseline_of(text[:-1])
 
 
 @pytest.mark.parametrize("held", [b"\xff", b"pytest-precision baseline 2\ntest \xff\n"])

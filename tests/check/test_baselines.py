@@ -17,7 +17,8 @@ from pytest_precision.plugin.resources import Resources
 from pytest_precision.probes.baselines.kept_check import _key
 from pytest_precision.probes.then.recorded_then import Then, then_rule
 from pytest_precision.registered import OF_PACKAGE, ProbeSpec, Registered
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.header import Header
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.writer import TraceWriter
 

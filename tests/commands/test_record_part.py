@@ -10,7 +10,7 @@ import pytest
 
 from pytest_precision import RecordingError
 from pytest_precision.__main__ import main
-from pytest_precision.check.compare import expect_the_same_part
+from pytest_precision.check.recorded_pair import expect_the_same_part
 from pytest_precision.trace.whole_recording import whole_recording
 
 RecordFile = Callable[..., Path]

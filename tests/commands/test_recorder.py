@@ -18,7 +18,7 @@ from pytest_precision.__main__ import main
 from pytest_precision.options import Settings
 from pytest_precision.plugin.resources import Resources
 from pytest_precision.ranks.needs import Needs
-from pytest_precision.trace.table import TABLE_KEYS
+from pytest_precision.trace.row_table import TABLE_KEYS
 from pytest_precision.trace.whole_recording import whole_recording
 
 LOOP = """

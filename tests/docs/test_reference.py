@@ -54,8 +54,6 @@ def usage(option: Option) -> str:
     metavar = option.metavar.replace("...", "…")
     if option.instead:
         return f"`{option.key}`"
-    if option.alone is not None:
-        return f"`{option.flag}[={metavar}]`"
     return f"`{option.flag} {metavar}`" if metavar else f"`{option.flag}`"
 
 

@@ -15,9 +15,9 @@ from pytest_precision import Capture, Cell, layouts, workloads
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.options import Settings
 from pytest_precision.trace.digests import in_order
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import LIN8, digested
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import TraceWriter
 
 STEPS = 3

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_precision import Observation
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import XXH3
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.writer import TraceWriter
 
 Recorded = Sequence[tuple[Moment, Sequence[Observation]]]

@@ -22,8 +22,9 @@ from pytest_precision.check.terms import Terms
 from pytest_precision.parity.plain_data import as_plain
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.trace.data_log import write_data
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import END, INIT, Moment
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.writer import TraceWriter
 

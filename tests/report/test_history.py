@@ -12,8 +12,8 @@ from test_changed_cells import GREEN, write
 from test_summary import report
 
 from pytest_precision.__main__ import main
-from pytest_precision.report.history import histories, history_lines
 from pytest_precision.report.json_file import JsonFile
+from pytest_precision.report.past_reports import histories, history_lines
 from pytest_precision.report.provenance import environment
 
 SIGNS = {".": "pass", "F": "fail"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_precision.check.transformer_engine import refuse_stand_in, skip_without
+from pytest_precision.check.te_support import refuse_stand_in, skip_without
 from pytest_precision.options import Settings
 from pytest_precision.plugin.cell_counts import announced
 from pytest_precision.te import stand_in

@@ -17,7 +17,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The stand-in, which has come after an installed Triton was imported."""
     for name in ("triton", "triton.language", "triton.runtime"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name in triton.NAMES:  # so that they are taken out again
+    for name in triton.TRITON_MODULES:  # so that they are taken out again
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     triton.enter()
     return sys.modules["triton"]
@@ -38,4 +38,4 @@ def test_an_installed_triton_gives_way(entered: Any) -> None:
 
 def test_no_part_of_it_stays(entered: Any) -> None:
     """A module of the installed one beside those of the stand-in would be found by its name."""
-    assert {n for n in sys.modules if n.partition(".")[0] == "triton"} == set(triton.NAMES)
+    assert {n for n in sys.modules if n.partition(".")[0] == "triton"} == set(triton.TRITON_MODULES)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_precision import Cell
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import INIT
 from pytest_precision.trace.rank_log import RankLog, RankPart, sealed_logs, shared_log
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.segment_folders import folder_of
 from pytest_precision.trace.writer import TraceWriter

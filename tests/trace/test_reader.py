@@ -11,9 +11,10 @@ import torch
 from pytest_precision import Chunk, Observation, Span, whole
 from pytest_precision.trace import writer
 from pytest_precision.trace.digests import digest
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.named_digests import XXH3, digested
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.writer import TraceWriter
 
 HEADER = Header(1, {"grad": "no reason"}, {"torch": "x"})

@@ -32,7 +32,7 @@ from pytest_precision.recorders.scripts import loop_trace
 from pytest_precision.trace.data_log import DataLog
 from pytest_precision.trace.rank_log import SealedLog
 from pytest_precision.trace.rank_rows import ROW
-from pytest_precision.trace.table import SLOT
+from pytest_precision.trace.row_table import SLOT
 
 pytestmark = pytest.mark.slow
 

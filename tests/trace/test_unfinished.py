@@ -11,11 +11,11 @@ import torch
 
 from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.rank_log import sealed_logs
 from pytest_precision.trace.rank_origin import RankOrigin
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.sealed import read_seals
 from pytest_precision.trace.unfinished import readable_recording
 from pytest_precision.trace.writer import TraceWriter

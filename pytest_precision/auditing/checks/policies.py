@@ -75,7 +75,7 @@ def stages(facts: SetupFacts) -> Iterator[AuditFinding]:
                 "policy",
                 (stage.name,),
             )
-        elif any(_narrower(sent, stage.computes) for sent in stage.sends):
+        elif any(_narrower(sent_dtype, stage.computes) for sent_dtype in stage.sends):
             yield AuditFinding(
                 "stage-sends-rounded",
                 "warning",

@@ -208,9 +208,10 @@ def lost_share(tensor: Tensor, update: float) -> tuple[float, int]:
     """
     values = tensor.detach().flatten()
     values = values[:: max(1, -(-values.numel() // SAMPLED_ELEMENTS))]
-    exact = values.double()
+    exact_tensor = values.double()
     still = [
-        ((exact + step).to(tensor.dtype) == values).double().mean() for step in (update, -update)
+        ((exact_tensor + step).to(tensor.dtype) == values).double().mean()
+        for step in (update, -update)
     ]
     return (float(sum(still)) / 2, tensor.numel()) if values.numel() else (0.0, 0)
 

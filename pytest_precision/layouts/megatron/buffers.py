@@ -160,9 +160,9 @@ class Buffer:
             {} if self.columns is None else {"columnwise": self.columns}
         )
 
-    def view(self, slot: BufferSlot, flat: Tensor) -> Tensor:
+    def view(self, slot: BufferSlot, flat_tensor: Tensor) -> Tensor:
         """Return a view of one parameter's elements of a flat tensor, in the parameter's shape."""
-        return flat[slot.span.start : slot.span.stop].view(slot.parameter.shape)
+        return flat_tensor[slot.span.start : slot.span.stop].view(slot.parameter.shape)
 
     def resident(self, slot: BufferSlot) -> dict[str, Tensor]:
         """Return views of a quantized parameter's bytes in the buffer, in their stored shapes.
@@ -174,8 +174,8 @@ class Buffer:
         if self.bytes is not None:
             return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
         return {
-            OperandPart(side, "data").part: self.view(slot, flat)
-            for side, flat in self.gathered.items()
+            OperandPart(side, "data").part: self.view(slot, flat_tensor)
+            for side, flat_tensor in self.gathered.items()
         }
 
     def zero_grads(self) -> None:
@@ -208,11 +208,11 @@ class Buffer:
         share = self._share(bucket)
         bucket.works = [
             dist.all_gather_into_tensor(
-                flat[bucket.span.start : bucket.span.stop],
-                flat[share.start : share.stop],
+                flat_tensor[bucket.span.start : bucket.span.stop],
+                flat_tensor[share.start : share.stop],
                 async_op=True,
             )
-            for flat in self.gathered.values()
+            for flat_tensor in self.gathered.values()
         ]
 
     def wait(self, bucket: Bucket) -> None:

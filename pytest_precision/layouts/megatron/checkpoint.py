@@ -105,9 +105,9 @@ def _whole_state(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
     element is returned.
     """
     state = engine.optimizer.state
-    whole: dict[str, dict[str, Tensor]] = {}
+    whole_tensors: dict[str, dict[str, Tensor]] = {}
     if not state:
-        return whole
+        return whole_tensors
     first = next(iter(state.values()))  # every rank has some shard
     counted = {key: tensor for key, tensor in first.items() if key == "step"}
     for key in sorted(first.keys() - counted.keys()):  # all ranks gather in the same order
@@ -115,8 +115,10 @@ def _whole_state(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
             shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
         }
         for name, value in _gathered(engine, shard_tensors).items():
-            whole.setdefault(name, {})[key] = value if first[key].dim() else _one_scale(value)
-    return {name: tensors | counted for name, tensors in whole.items()}
+            whole_tensors.setdefault(name, {})[key] = (
+                value if first[key].dim() else _one_scale(value)
+            )
+    return {name: tensors | counted for name, tensors in whole_tensors.items()}
 
 
 def _one_scale(scales: Tensor) -> Tensor:
@@ -126,17 +128,20 @@ def _one_scale(scales: Tensor) -> Tensor:
 
 
 def _shard_state(
-    engine: GatheredEngine, shard: Shard, saved: Mapping[str, Mapping[str, Tensor]]
+    engine: GatheredEngine, shard: Shard, saved_tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Return a shard's optimizer state, cut out of the saved state of whole tensors.
 
     Elements that have different scales, since they were in several shards, get one scale.
     """
-    first = next(iter(saved.values()))
+    first = next(iter(saved_tensors.values()))
     _expect_state(shard, {key: tensor.dtype for key, tensor in first.items()}, engine.optimizer)
     state = {
         key: shard.of(
-            {part.name: saved[part.name][key].expand(part.shape) for part in shard.held_parts}
+            {
+                part.name: saved_tensors[part.name][key].expand(part.shape)
+                for part in shard.held_parts
+            }
         )
         for key in first.keys() - {"step"}
     }
@@ -153,13 +158,13 @@ def _shard_state(
 def _expect_state(
     shard: Shard, saved_dtypes: dict[str, torch.dtype], optimizer: torch.optim.Optimizer
 ) -> None:
-    expected = dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), torch.float32)
+    expected_dtypes = dict.fromkeys(("step", "exp_avg", "exp_avg_sq"), torch.float32)
     if isinstance(optimizer, FusedAdam):
-        expected = optimizer.state_dtypes(shard.master)
-    if saved_dtypes != expected:
+        expected_dtypes = optimizer.state_dtypes(shard.master)
+    if saved_dtypes != expected_dtypes:
         expected_words, got = (
             ", ".join(f"{key} in {dtype}" for key, dtype in sorted(dtypes.items()))
-            for dtypes in (expected, saved_dtypes)
+            for dtypes in (expected_dtypes, saved_dtypes)
         )
         raise ValueError(
             expected_but_got(
@@ -181,19 +186,21 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
 
 def _gathered(engine: GatheredEngine, shard_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Gather whole tensors from the shards of all ranks; `shard_tensors` has those of this rank."""
-    whole: dict[str, Tensor] = {}
+    whole_tensors: dict[str, Tensor] = {}
     sample = next(iter(shard_tensors.values()))
     for buffer in engine.buffers:
-        flat = torch.zeros(buffer.grads.shape, dtype=sample.dtype, device=sample.device)
+        flat_tensor = torch.zeros(buffer.grads.shape, dtype=sample.dtype, device=sample.device)
         for shard in engine.shards:
             if shard.buffer is buffer:
-                buffer.part(shard.slot, shard.owned, flat).copy_(shard_tensors[shard.name])
-        dist.all_reduce(flat.view(torch.uint8))  # a sum of bytes of which all but one are 0
+                buffer.part(shard.slot, shard.owned, flat_tensor).copy_(shard_tensors[shard.name])
+        dist.all_reduce(flat_tensor.view(torch.uint8))  # a sum of bytes of which all but one are 0
         for slot in buffer.slots:
-            whole.update(logical_values(engine.parts[slot.name], buffer.view(slot, flat)))
-    return whole
+            whole_tensors.update(
+                logical_values(engine.parts[slot.name], buffer.view(slot, flat_tensor))
+            )
+    return whole_tensors
 
 
-def _copy(name: str, target: Tensor, saved: Tensor) -> None:
-    expect_saved_dtype(name, target, saved)
-    target.copy_(saved)
+def _copy(name: str, target: Tensor, saved_tensor: Tensor) -> None:
+    expect_saved_dtype(name, target, saved_tensor)
+    target.copy_(saved_tensor)

@@ -80,21 +80,21 @@ def _layer(
     linears: list[nn.Linear], logical: list[str], cell: Cell, single_grouped_weight: bool
 ) -> GroupedLinear:
     """Build one grouped linear layer from the linear layers of all experts."""
-    first = linears[0]
+    first_linear = linears[0]
     layer = GroupedLinear(
         len(linears),
-        first.in_features,
-        first.out_features,
-        first.bias is not None,
+        first_linear.in_features,
+        first_linear.out_features,
+        first_linear.bias is not None,
         precision=cell.precision,
         single_grouped_weight=single_grouped_weight,
-        device=first.weight.device,
+        device=first_linear.weight.device,
     )
     layer.fuse_wgrad_accumulation = cell.grad_accum_fusion
     layer.streams = logical
     if layer.quantizers:
         layer.quantizers = nn.ModuleList(cast(Linear, linear).quantizers[0] for linear in linears)
-    for kind, _ in first.named_parameters():
+    for kind, _ in first_linear.named_parameters():
         each = [linear.get_parameter(kind) for linear in linears]
         if not single_grouped_weight:
             for number, parameter in enumerate(each):
@@ -106,7 +106,7 @@ def _layer(
 
 def _packed(each: list[nn.Parameter]) -> nn.Parameter:
     """Stack the parameters of all experts into one, from their values before quantization."""
-    first = each[0]
+    first_parameter = each[0]
     trained = [parameter.requires_grad for parameter in each]
     if len({*trained}) > 1:
         raise ValueError(
@@ -116,15 +116,15 @@ def _packed(each: list[nn.Parameter]) -> nn.Parameter:
                 "use layouts.discrete_experts",
             )
         )
-    if not isinstance(first, QuantizedParameter):
+    if not isinstance(first_parameter, QuantizedParameter):
         stacked = torch.stack([parameter.detach() for parameter in each])
         return nn.Parameter(stacked, requires_grad=trained[0])
     many = cast(list[QuantizedParameter], each)
     values = [cast(Tensor, parameter.high_precision_init) for parameter in many]
-    packed = QuantizedParameter.of(
+    packed_quantized_parameter = QuantizedParameter.of(
         torch.stack(values), [parameter.formats[0] for parameter in many]
     )
-    return cast(nn.Parameter, packed.requires_grad_(trained[0]))
+    return cast(nn.Parameter, packed_quantized_parameter.requires_grad_(trained[0]))
 
 
 def _part(name: str, number: int, size: int, shape: tuple[int, ...]) -> Part:

@@ -222,10 +222,10 @@ def _in_buffer(buffer: Buffer, slot: BufferSlot) -> bool:
     )
 
 
-def _same(tensor: Tensor, other: Tensor) -> bool:
+def _same(tensor: Tensor, other_tensor: Tensor) -> bool:
     """Return whether two tensors are the same memory with the same elements."""
     return (tensor.data_ptr(), tensor.dtype, tensor.shape) == (
-        other.data_ptr(),
-        other.dtype,
-        other.shape,
+        other_tensor.data_ptr(),
+        other_tensor.dtype,
+        other_tensor.shape,
     )

@@ -33,14 +33,14 @@ def alone(name: str, tensor: Tensor) -> tuple[Part, ...]:
     return (Part(name, tuple(tensor.shape), Span(0, tensor.numel())),)
 
 
-def held_part(whole: Span, owned: Span) -> Span | None:
-    """Return the overlap of two ranges, counted from the start of `whole`; None if disjoint."""
-    start, stop = max(whole.start, owned.start), min(whole.stop, owned.stop)
-    return Span(start - whole.start, stop - whole.start) if start < stop else None
+def held_part(whole_span: Span, owned_span: Span) -> Span | None:
+    """Return the overlap of two spans, counted from the start of `whole_span`, or None."""
+    start, stop = max(whole_span.start, owned_span.start), min(whole_span.stop, owned_span.stop)
+    return Span(start - whole_span.start, stop - whole_span.start) if start < stop else None
 
 
 def split_flat(
-    parts: tuple[Part, ...], flat: Tensor, owned: Span
+    parts: tuple[Part, ...], flat_tensor: Tensor, owned_span: Span
 ) -> Iterator[tuple[Part, Span, Tensor]]:
     """Split a range of a stored tensor's elements into those of each tensor packed in it.
 
@@ -48,14 +48,14 @@ def split_flat(
         The part, which of its elements these are, and the elements, flat.
     """
     for part in parts:
-        span = held_part(part.span, owned)
+        span = held_part(part.span, owned_span)
         if span is not None:
-            first = part.span.start - owned.start
-            yield part, span, flat[first + span.start : first + span.stop]
+            first = part.span.start - owned_span.start
+            yield part, span, flat_tensor[first + span.start : first + span.stop]
 
 
-def logical_values(parts: tuple[Part, ...], stored: Tensor) -> Iterator[tuple[str, Tensor]]:
+def logical_values(parts: tuple[Part, ...], stored_tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield name and view of each tensor that is packed in a stored tensor."""
-    flat = stored.view(-1)
+    flat_tensor = stored_tensor.view(-1)
     for part in parts:
-        yield part.name, flat[part.span.start : part.span.stop].view(part.shape)
+        yield part.name, flat_tensor[part.span.start : part.span.stop].view(part.shape)

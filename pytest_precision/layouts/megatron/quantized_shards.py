@@ -53,23 +53,23 @@ class ShardedMatrix:
         if shard is None:
             return None
         start = shard.slot.span.start
-        owned = Span(start + shard.owned.start, start + shard.owned.stop)
-        span = held_part(self.place, owned)
+        owned_span = Span(start + shard.owned.start, start + shard.owned.stop)
+        span = held_part(self.place, owned_span)
         if span is None:
             return None
-        first = self.place.start - owned.start
+        first = self.place.start - owned_span.start
         return span, shard.master[first + span.start : first + span.stop].to(NOMINAL)
 
     def around(self, shard_values: tuple[Span, Tensor] | None) -> Tensor:
         """Return the padded matrix with this rank's elements, and zeros elsewhere."""
         rows, columns = self.shape
         device = self.stored["rowwise.data"].device
-        flat = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
+        flat_tensor = torch.zeros(rows * columns, dtype=NOMINAL, device=device)
         if shard_values is not None:
             span, values = shard_values
-            flat[span.start : span.stop] = values
+            flat_tensor[span.start : span.stop] = values
         padding = (0, self.padded[1] - columns, 0, self.padded[0] - rows)
-        return F.pad(flat.view(self.shape), padding)
+        return F.pad(flat_tensor.view(self.shape), padding)
 
 
 def matrices(slot: BufferSlot) -> Iterator[ShardedMatrix]:
@@ -117,11 +117,11 @@ def quantize_shards(
     amaxes = [
         matrix.format.amaxes(matrix.around(shard_values)) for _, matrix, shard_values in casts
     ]
-    reduced: tuple[Tensor, ...] = torch.split(
+    reduced_tensors: tuple[Tensor, ...] = torch.split(
         reduce_amax(torch.cat(amaxes)), [len(amax) for amax in amaxes]
     )
-    for (buffer, matrix, shard_values), largest in zip(casts, reduced, strict=True):
-        _cast(buffer, matrix, shard_values, largest)
+    for (buffer, matrix, shard_values), largest_tensor in zip(casts, reduced_tensors, strict=True):
+        _cast(buffer, matrix, shard_values, largest_tensor)
 
 
 def _cast(
@@ -134,10 +134,10 @@ def _cast(
     if shard_values is not None:
         span, _ = shard_values
         elements = slice(matrix.place.start + span.start, matrix.place.start + span.stop)
-        for side, flat in buffer.gathered.items():
+        for side, flat_tensor in buffer.gathered.items():
             rows, columns = matrix.shape
             codes = quantized.operands[side].unpacked()[:rows, :columns]
-            flat[elements] = codes.reshape(-1)[span.start : span.stop]
+            flat_tensor[elements] = codes.reshape(-1)[span.start : span.stop]
     matrix.format.update()
 
 
@@ -151,8 +151,8 @@ def take_gathered(buffer: Buffer, slot: BufferSlot) -> None:
             gathered = side in buffer.gathered
             if gathered and storage.element.per_byte == 1:
                 continue
-            flat = buffer.gathered[side if gathered else "rowwise"]
-            codes = flat[matrix.place.start : matrix.place.stop].view(matrix.shape)
+            flat_tensor = buffer.gathered[side if gathered else "rowwise"]
+            codes = flat_tensor[matrix.place.start : matrix.place.stop].view(matrix.shape)
             padded = F.pad(codes, (0, across - columns, 0, down - rows))
             stored = matrix.stored[OperandPart(side, "data").part]
             storage.element.pack_(padded.t() if storage.transposed else padded, stored)

@@ -71,13 +71,13 @@ def shards_of(buffers: Iterable[Buffer], arrangement: Arrangement, options: Opti
     for buffer in buffers:
         for bucket in buffer.buckets:
             for slot in bucket.slots:
-                owned = buffer.owned(bucket, slot)
-                if owned is None:
+                owned_span = buffer.owned(bucket, slot)
+                if owned_span is None:
                     continue
-                memory = buffer.part(slot, owned, buffer.params)
+                memory = buffer.part(slot, owned_span, buffer.params)
                 if memory.dtype != torch.float32 and not options.masters_in_state:
                     memory = torch.empty_like(memory, dtype=torch.float32)
-                shard = Shard(buffer, slot, owned, arrangement.parts[slot.name], memory)
+                shard = Shard(buffer, slot, owned_span, arrangement.parts[slot.name], memory)
                 shard.master.copy_(shard.of(arrangement.initial))
                 shards.append(shard)
     return shards

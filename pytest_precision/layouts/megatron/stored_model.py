@@ -190,7 +190,7 @@ class Arrangement:
     def of(cls, workload: Workload, cell: Cell, arrange: Arrange | None) -> Arrangement:
         """Make a workload's model, cast or quantize its parameters, and rearrange them."""
         model = workload.model(cell)
-        initial = {name: p.detach().clone() for name, p in model.named_parameters()}
+        initial_tensors = {name: p.detach().clone() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}
         groups = tuple(
             {**group, "params": frozenset(names[id(p)] for p in group["params"])}
@@ -209,6 +209,6 @@ class Arrangement:
                 if parameter.high_precision_init is None:
                     lost += [part.name for part in parts[name]]
                     left = logical_values(parts[name], parameter.dequantize())
-                    initial |= {name: value.float() for name, value in left}
+                    initial_tensors |= {name: value.float() for name, value in left}
                 parameter.clear_high_precision_init()
-        return cls(model, parts, arranged.names, initial, tuple(lost), groups)
+        return cls(model, parts, arranged.names, initial_tensors, tuple(lost), groups)

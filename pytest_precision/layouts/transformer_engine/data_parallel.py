@@ -70,9 +70,9 @@ class EngineInFsdp2(FSDP2Engine, OptimizerMasters):
         for layer, wholes in late:
             _quantize_shards(layer, wholes)
         super().__init__(workload, cell, model, **adam)
-        for name, initial in made_of.items():
+        for name, initial_tensor in made_of.items():
             parameter = model.get_parameter(name)
-            rows = _own_rows(parameter, initial)
+            rows = _own_rows(parameter, initial_tensor)
             self.optimizer.initialize_state(parameter, False)  # type: ignore[attr-defined]
             self.optimizer.set_scaled_state(parameter, "master_param", rows)  # type: ignore[attr-defined]
         if recipe_of(cell.precision) is not None and not quantized:
@@ -105,18 +105,18 @@ def _put_on_meta(
             for name, p in parameters.items()
             if family(p) in DEQUANTIZED
         }
-        for name, whole in wholes.items():
-            empty = torch.empty_like(whole, dtype=torch.bfloat16, device="meta")
+        for name, whole_tensor in wholes.items():
+            empty = torch.empty_like(whole_tensor, dtype=torch.bfloat16, device="meta")
             setattr(layer, name, nn.Parameter(empty, requires_grad=parameters[name].requires_grad))
         if wholes:
             yield layer, wholes
 
 
-def _own_rows(parameter: Tensor, whole: Tensor) -> Tensor:
-    """Return the rows of `whole` that belong to this rank's shard of a parameter."""
+def _own_rows(parameter: Tensor, whole_tensor: Tensor) -> Tensor:
+    """Return the rows of `whole_tensor` that belong to this rank's shard of a parameter."""
     assert isinstance(parameter, DTensor)
     (start, *_), (number, *_) = local_chunk(parameter)
-    return whole[start : start + number]
+    return whole_tensor[start : start + number]
 
 
 def _quantize_shards(layer: Any, wholes: Mapping[str, Tensor]) -> None:

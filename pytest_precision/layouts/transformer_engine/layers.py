@@ -108,14 +108,14 @@ class PaddedLayer(Padded):
             rows: [..., in], sorted by weight.
             load: number of rows per weight; a layer with one weight has all of them.
         """
-        flat = rows.reshape(-1, rows.shape[-1])
-        shares = [len(flat)] if load is None else list(load)
+        flat_tensor = rows.reshape(-1, rows.shape[-1])
+        shares = [len(flat_tensor)] if load is None else list(load)
         padded = [-(-share // PADDED_ROWS) * PADDED_ROWS for share in shares]
         if load is None:
-            x = F.pad(flat, (0, 0, 0, padded[0] - shares[0]))
+            x = F.pad(flat_tensor, (0, 0, 0, padded[0] - shares[0]))
             output: Tensor = self.layer(x, is_first_microbatch=self.first)[: shares[0]]
         else:
-            parts = zip(torch.split(flat, shares), shares, padded, strict=True)
+            parts = zip(torch.split(flat_tensor, shares), shares, padded, strict=True)
             x = torch.cat([F.pad(part, (0, 0, 0, whole - share)) for part, share, whole in parts])
             splits = torch.tensor(padded, device="cuda")
             y = self.layer(x, splits, is_first_microbatch=self.first)

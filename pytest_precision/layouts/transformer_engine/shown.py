@@ -35,11 +35,11 @@ def is_quantized_shard(tensor: Any) -> bool:
     return isinstance(tensor, DTensor) and bool(family(tensor.to_local()))
 
 
-def sharded_as(weight: DTensor, local: Tensor, *, transposed: bool = False) -> DTensor:
-    """Return a DTensor of `local`: this rank's rows of a weight, or columns of its transpose."""
+def sharded_as(weight: DTensor, local_tensor: Tensor, *, transposed: bool = False) -> DTensor:
+    """Return a DTensor of this rank's rows of a weight, or of columns of its transpose."""
     shape = weight.shape[::-1] if transposed else weight.shape
     return DTensor.from_local(
-        local.contiguous(),
+        local_tensor.contiguous(),
         weight.device_mesh,
         [Shard(1 if transposed else 0)],
         run_check=False,
@@ -167,5 +167,7 @@ def _of_shard(weight: DTensor, side: str, field: str, tensor: Tensor) -> Tensor:
         return sharded_as(weight, tensor, transposed=transposed)
     if kind == "tensor" or field == "amax":
         return tensor  # all ranks have the scale, or the amax, of the whole weight
-    placed = [Shard(1 if transposed else 0)]  # whole blocks, and as many on each rank
-    return DTensor.from_local(tensor.contiguous(), weight.device_mesh, placed, run_check=False)
+    placed_shards = [Shard(1 if transposed else 0)]  # whole blocks, and as many on each rank
+    return DTensor.from_local(
+        tensor.contiguous(), weight.device_mesh, placed_shards, run_check=False
+    )

@@ -28,9 +28,9 @@ def initial_of(parameter: Any) -> Tensor:
     It is kept on the CPU since the parameter was made; `FusedAdam` does not ask for it.
     """
     if hasattr(parameter, "get_high_precision_init_val"):
-        initial: Tensor = parameter.get_high_precision_init_val()
+        initial_tensor: Tensor = parameter.get_high_precision_init_val()
         parameter.clear_high_precision_init_val()
-        return initial.to(parameter.device).float().reshape(parameter.shape)
+        return initial_tensor.to(parameter.device).float().reshape(parameter.shape)
     if not is_group(parameter):
         return values_of(parameter).detach().float().clone()
     return torch.stack([initial_of(part) for part in members(parameter)])
@@ -46,11 +46,11 @@ def moments(exp_avg_dtype: str, exp_avg_sq_dtype: str) -> dict[str, torch.dtype]
 
 def master_in(optimizer: Any, parameter: Tensor) -> Tensor:
     """Return the fp32 value that `FusedAdam` updates next: its master, or the parameter."""
-    stored: Tensor | None = optimizer.state.get(parameter, {}).get("master_param")
-    if stored is None:
+    stored_tensor: Tensor | None = optimizer.state.get(parameter, {}).get("master_param")
+    if stored_tensor is None:
         return values_of(parameter).float()
-    if stored.dtype is torch.int16:
-        return remainder.join(parameter.detach(), stored)
+    if stored_tensor.dtype is torch.int16:
+        return remainder.join(parameter.detach(), stored_tensor)
     master: Tensor = optimizer.get_unscaled_state(parameter, "master_param")
     return master
 
@@ -205,11 +205,11 @@ def store_master(parameter: Any, master: Tensor) -> None:
         parts: list[tuple[Any, Tensor]] = [(parameter, master)]
     else:
         parts = list(zip(members(parameter), master.unbind(), strict=True))
-    for part, exact in parts:
+    for part, exact_tensor in parts:
         if hasattr(part, "quantize_"):
-            part.quantize_(exact.to(part.dtype))
+            part.quantize_(exact_tensor.to(part.dtype))
         else:
-            part.copy_(exact)
+            part.copy_(exact_tensor)
 
 
 def store_by_shards(pairs: Sequence[tuple[Any, Tensor]], rank: int, ranks: int) -> None:

@@ -245,10 +245,10 @@ def _options(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _values(plain: nn.Linear) -> Callable[[Tensor], None]:
+def _values(plain_linear: nn.Linear) -> Callable[[Tensor], None]:
     @torch.no_grad()
     def initial(weight: Tensor) -> None:
-        weight.copy_(plain.weight)
+        weight.copy_(plain_linear.weight)
 
     return initial
 

@@ -140,14 +140,22 @@ class AlikeKinds:
             _outline(kind, [*trace.slots_of(numbers)])
             for trace, numbers in zip(self._sides, slots, strict=True)
         ]
-        ours, theirs = outlines
-        if ours is None or theirs is None or ours.rows.keys() != theirs.rows.keys():
+        candidate_outline, reference_outline = outlines
+        if (
+            candidate_outline is None
+            or reference_outline is None
+            or candidate_outline.rows.keys() != reference_outline.rows.keys()
+        ):
             return None
         sides = (
-            np.fromiter(ours.rows.values(), np.intp),
-            np.fromiter(map(theirs.rows.__getitem__, ours.rows), np.intp),
+            np.fromiter(candidate_outline.rows.values(), np.intp),
+            np.fromiter(map(reference_outline.rows.__getitem__, candidate_outline.rows), np.intp),
         )
-        return _Matched(ours.tensors, sides, (_columns(ours.replicas), _columns(theirs.replicas)))
+        return _Matched(
+            candidate_outline.tensors,
+            sides,
+            (_columns(candidate_outline.replicas), _columns(reference_outline.replicas)),
+        )
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Numbers, Numbers]:
@@ -173,18 +181,18 @@ def _outline(kind: str, slots: Sequence[tuple[TensorSlot, int]]) -> _Outline | N
         places = _places([slots[number][0] for number in numbers])
         if places is None:
             return None
-        first = slots[numbers[0]][0]
+        first_slot = slots[numbers[0]][0]
         for number, place in zip(numbers, places, strict=True):
-            holder = rows.setdefault((name, first.dtype, first.shape, place), number)
+            holder = rows.setdefault((name, first_slot.dtype, first_slot.shape, place), number)
             if holder != number:
                 replicas.append((number, holder))
-    alike = AlikeTensors(
+    alike_tensors = AlikeTensors(
         kind,
         tuple(tensors),
         sum(slot.nbytes for slot, _ in slots),
         frozenset(slot.dtype for slot, _ in slots),
     )
-    return _Outline(rows, replicas, alike)
+    return _Outline(rows, replicas, alike_tensors)
 
 
 def _places(pieces: Sequence[TensorSlot]) -> list[Place] | None:

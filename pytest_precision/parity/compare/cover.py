@@ -55,8 +55,8 @@ def overlapping(shape: tuple[int, ...], places: tuple[Place, ...]) -> tuple[Plac
     """
     spans = [place for place in places if isinstance(place, Span)]
     if len(spans) == len(places):
-        ordered = sorted(spans, key=lambda span: span.start)
-        pairs = pairwise(ordered)
+        ordered_places = sorted(spans, key=lambda span: span.start)
+        pairs = pairwise(ordered_places)
         return next(((a, b) for a, b in pairs if b.start < a.stop), None)
     boxes = [(box, place) for place in places for box in _boxes(shape, place)]
     return _sharing(boxes, 0)
@@ -99,7 +99,7 @@ def _sharing(boxes: list[tuple[Box, Place]], axis: int) -> tuple[Place, Place] |
     cuts = sorted({bound for box, _ in boxes for bound in box[axis]})
     for low, high in pairwise(cuts):
         slab = [entry for entry in boxes if entry[0][axis][0] <= low and high <= entry[0][axis][1]]
-        shared = _sharing(slab, axis + 1)
-        if shared is not None:
-            return shared
+        shared_places = _sharing(slab, axis + 1)
+        if shared_places is not None:
+            return shared_places
     return None

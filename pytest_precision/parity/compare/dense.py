@@ -132,9 +132,9 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
     b = widened(r, figures.dtype)
     difference = widened(c, figures.dtype) - b
     steps = max(apart.max().item(), -apart.min().item())
-    plain = _plain_bounds(steps, r, figures.dtype)
+    plain_bounds = _plain_bounds(steps, r, figures.dtype)
     max_abs = 0.0
-    if plain is None or plain.max_abs > figures.max_abs:
+    if plain_bounds is None or plain_bounds.max_abs > figures.max_abs:
         max_abs = max(difference.max().item(), -difference.min().item())
     bound = _bound(figures, b)
     largest_bound = 0.0 if bound is None else bound.max().item()
@@ -144,10 +144,10 @@ def _add_densely(figures: Accumulator, start: int, c: Bits, r: Bits) -> bool:
     figures.max_abs = max(figures.max_abs, max_abs)
     figures.norm = math.hypot(figures.norm, finite_norm(difference))
     figures.reference_norm = math.hypot(figures.reference_norm, finite_norm(b))
-    if plain is None or plain.max_rel > figures.max_rel:
+    if plain_bounds is None or plain_bounds.max_rel > figures.max_rel:
         figures.max_rel = max(figures.max_rel, _max_rel(difference, b))
     zero = 0
-    if plain is None:
+    if plain_bounds is None:
         zero = _measure_across_zero(c, r, apart)
         steps = apart.max().item() - zero
     figures.max_ulp = max(figures.max_ulp or 0, steps)

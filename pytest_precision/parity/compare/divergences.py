@@ -14,8 +14,8 @@ from pytest_precision.parity.compare.alike import AlikeKinds, AlikeTensors
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
+from pytest_precision.parity.compare.differing import Finding, Tally
 from pytest_precision.parity.compare.first_cause import first_cause
-from pytest_precision.parity.compare.logical_tensor import Fault
 from pytest_precision.parity.compare.optional import (
     UNREPORTED,
     OptionalPairs,
@@ -23,9 +23,8 @@ from pytest_precision.parity.compare.optional import (
     shows_reads,
 )
 from pytest_precision.parity.compare.pairs import Pair, align, common_moments
-from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.compare.sums import SummedLosses
-from pytest_precision.parity.compare.tensors import Difference, compare, statistics
+from pytest_precision.parity.compare.tensors import compare, statistics
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
@@ -35,65 +34,6 @@ if TYPE_CHECKING:
 
 TOLD = frozenset(name for name, kind in KINDS.items() if kind.explanatory)
 """Kinds that only say more about another one."""
-
-ONE_SIDED = ("missing", "extra")
-"""Problems of a tensor that one side alone has."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A tensor that differs between candidate and reference by more than its criterion allows.
-
-    Attributes:
-        pair: the two sides.
-        problem: `values`, `dtype`, `shape`, `missing` in the candidate, `extra` in it, or the
-            problem of a `Fault`.
-        difference: between the two sides, or between two ranks of one; None for a missing tensor.
-            If the dtypes differ, it is that of the values where these can be compared and differ.
-        fault: fault of the side whose pieces do not form a whole, None where both do.
-        faulty_side: `candidate` or `reference`, where there is a fault.
-    """
-
-    pair: Pair
-    problem: str
-    difference: Difference | None = None
-    fault: Fault | None = None
-    faulty_side: str = ""
-
-    @property
-    def is_one_sided(self) -> bool:
-        """Return whether one side alone has the tensor."""
-        return self.problem in ONE_SIDED
-
-    @property
-    def statistics(self) -> Statistics | None:
-        """Return how far apart the values are; None where these cannot be compared."""
-        return None if self.difference is None else self.difference.statistics
-
-
-@dataclass
-class Tally:
-    """The results of comparing all tensors of one kind, such as `grad`, within one operation.
-
-    Attributes:
-        names: of the tensors of all pairs that were compared, in their order.
-        within: those that are not equal bit for bit, but within their criterion: the tensor's name
-            and how far apart its values are.
-        findings: the pairs that violate their criterion.
-        dtypes: dtypes of the candidate and of the reference.
-    """
-
-    names: list[str] = field(default_factory=list)
-    within: list[tuple[str, Statistics]] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    dtypes: set[tuple[str, str]] = field(default_factory=set)
-
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """Return how many of the tensors the candidate has, and how many the reference has."""
-        problems = [finding.problem for finding in self.findings]
-        lacks, exceeds = (len(self.names) - problems.count(problem) for problem in ONE_SIDED)
-        return lacks, exceeds
 
 
 @dataclass
@@ -160,10 +100,10 @@ def judge(
     for side, trace in (("candidate", candidate), ("reference", reference)):
         for tensors, why in trace.header.unshown.items():
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
-    optional, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
+    optional_pairs, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     alike_kinds, sums = AlikeKinds(candidate, reference), SummedLosses(criteria)
     for moments in _watched(judgement, common_moments(candidate, reference)):
-        optional.begin(moments)
+        optional_pairs.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
         judgement.left_out = local | judgement.left_out
@@ -171,7 +111,7 @@ def judge(
         for alike in alike_kinds.at(moments, uncounted):
             if not criteria.leave_out_some(alike.kind):
                 judgement.count_alike(alike, moments[0])
-                optional.note_alike(alike)
+                optional_pairs.note_alike(alike)
                 uncounted |= {alike.kind}
         for aligned in sums.of(align(candidate, reference, moments, uncounted)):
             rule = criteria.of_tensor(aligned.kind, aligned.name)
@@ -180,9 +120,9 @@ def judge(
                 judgement.left_out[tensors] = rule.criterion.left_out
                 continue
             pair = uncalled.stand_in(aligned, moments)
-            reason = UNREPORTED if pair is None else optional.aside(pair)
+            reason = UNREPORTED if pair is None else optional_pairs.aside(pair)
             if pair is None or reason is not None:
-                optional.note(aligned, reason or UNREPORTED)
+                optional_pairs.note(aligned, reason or UNREPORTED)
                 continue
             tally = judgement.counted(pair)
             if pair.is_alike:
@@ -190,7 +130,7 @@ def judge(
             bound = None if noise is None else partial(noise.bound, pair, moments[1])
             criterion = rule.criterion if bound is None else rule.criterion.measured(bound)
             _judge_unlike(judgement, tally, pair, criterion)
-    judgement.left_out |= optional.left_out() | uncalled.left_out() | sums.left_out()
+    judgement.left_out |= optional_pairs.left_out() | uncalled.left_out() | sums.left_out()
     judgement.first = first_cause(judgement)
     if judgement.first is not None:  # sides that agree need not be read once more
         judgement.forwards = {*_forwards(candidate, reference)}
@@ -280,10 +220,14 @@ def _local(candidate: Trace, reference: Trace, moments: tuple[Moment, Moment]) -
 
     Such tensors cannot be compared then; each kind comes with that reason.
     """
-    ours, theirs = moments
-    if candidate.world_size_at(ours) == reference.world_size_at(theirs):
+    candidate_moment, reference_moment = moments
+    if candidate.world_size_at(candidate_moment) == reference.world_size_at(reference_moment):
         return {}
-    since = f" from {ours.operation} after step {ours.step} on" if ours.step else ""
+    since = (
+        f" from {candidate_moment.operation} after step {candidate_moment.step} on"
+        if candidate_moment.step
+        else ""
+    )
     why = f"every rank has its own, and the world sizes differ{since}"
     return dict.fromkeys(sorted(candidate.local_kinds() | reference.local_kinds()), why)
 
@@ -311,8 +255,11 @@ def _same(pair: Pair) -> bool:
     """Return whether each rank holds the same bytes of a tensor in both runs."""
     if pair.candidate is None or pair.reference is None:
         return False
-    again, first = pair.both
-    return len(again.pieces) == len(first.pieces) and all(
-        ours.dtype == theirs.dtype and again.trace.same_bytes(ours, first.trace, theirs)
-        for ours, theirs in zip(again.pieces, first.pieces, strict=True)
+    repeated_logical_tensor, first_logical_tensor = pair.both
+    return len(repeated_logical_tensor.pieces) == len(first_logical_tensor.pieces) and all(
+        ours.dtype == theirs.dtype
+        and repeated_logical_tensor.trace.same_bytes(ours, first_logical_tensor.trace, theirs)
+        for ours, theirs in zip(
+            repeated_logical_tensor.pieces, first_logical_tensor.pieces, strict=True
+        )
     )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_precision.parity.compare.optional import shows_reads
 
 if TYPE_CHECKING:
-    from pytest_precision.parity.compare.divergences import Finding, Judgement
+    from pytest_precision.parity.compare.differing import Finding
+    from pytest_precision.parity.compare.divergences import Judgement
 
 SHOWN_LATER = ("flag", "lr")
 """Kinds that follow from no number of a step, and that a step shows after its losses: the mode in

@@ -98,8 +98,8 @@ class LogicalTensor:
                 self.trace.same_bytes(piece, other.trace, others[place])
                 for place, piece in mine.items()
             )
-        shown = self if any(piece.digest for piece in self.pieces) else other
-        name = shown.trace.digest_name(ours.kind)
+        shown_logical_tensor = self if any(piece.digest for piece in self.pieces) else other
+        name = shown_logical_tensor.trace.digest_name(ours.kind)
         return self.digest(name) == other.digest(name)
 
     @property
@@ -129,12 +129,12 @@ class LogicalTensor:
             [zeros, *(self.trace.digest_of(piece, name) for piece in parts.values())]
         )
 
-    def is_another_part(self, other: LogicalTensor) -> bool:
-        """Return whether this and `other` cover different elements of the same full tensor."""
-        sides = self, other
+    def is_another_part(self, other_logical_tensor: LogicalTensor) -> bool:
+        """Return whether two parts cover different elements of the same full tensor."""
+        sides = self, other_logical_tensor
         ours, theirs = ({e.place: math.prod(e.piece) for e in side.pieces} for side in sides)
         shape = self.pieces[0].shape
-        if shape != other.pieces[0].shape or ours.keys() == theirs.keys():
+        if shape != other_logical_tensor.pieces[0].shape or ours.keys() == theirs.keys():
             return False
         return not all(sum(sizes.values()) == math.prod(shape) for sizes in (ours, theirs))
 
@@ -144,15 +144,19 @@ class LogicalTensor:
         return None if len(holders) == len(self.pieces) > 1 else holders[0]
 
 
-def differing_rank(ours: LogicalTensor, theirs: LogicalTensor) -> int | None:
+def differing_rank(
+    candidate_logical_tensor: LogicalTensor, reference_logical_tensor: LogicalTensor
+) -> int | None:
     """Return the first rank whose shard differs, where both sides are cut alike; else None."""
-    parts, others = ours.parts, theirs.parts
+    parts, others = candidate_logical_tensor.parts, reference_logical_tensor.parts
     if len(parts) < 2 or parts.keys() != others.keys():
         return None
     unlike = (
         piece.rank
         for place, piece in parts.items()
-        if not ours.trace.same_bytes(piece, theirs.trace, others[place])
+        if not candidate_logical_tensor.trace.same_bytes(
+            piece, reference_logical_tensor.trace, others[place]
+        )
     )
     return min(unlike, default=None)
 
@@ -163,27 +167,31 @@ def assemble(trace: Trace, pieces: list[Entry]) -> LogicalTensor:
     A tensor that every rank holds whole is not copied.
     """
     entries = tuple(pieces)
-    first, *others = pieces
+    first_entry, *others = pieces
     for other in others:
-        if (other.dtype, other.shape) != (first.dtype, first.shape):
+        if (other.dtype, other.shape) != (first_entry.dtype, first_entry.shape):
             text = (
                 f"{trace.rank_in_words(other.rank)} has {other.dtype}{list(other.shape)}, "
-                f"{trace.rank_in_words(first.rank)} {first.dtype}{list(first.shape)}"
+                f"{trace.rank_in_words(first_entry.rank)} {first_entry.dtype}"
+                f"{list(first_entry.shape)}"
             )
             return LogicalTensor(trace, entries, Fault("pieces", text, other.rank))
-    if all(piece.place == first.place for piece in others) and first.piece == first.shape:
+    if (
+        all(piece.place == first_entry.place for piece in others)
+        and first_entry.piece == first_entry.shape
+    ):
         return _replicas(trace, entries)
     return (_digested_shards if any(piece.digest for piece in pieces) else _shards)(trace, entries)
 
 
 def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
-    first = pieces[0]
+    first_entry = pieces[0]
     for piece in pieces[1:]:
-        if not trace.same_bytes(piece, trace, first):
+        if not trace.same_bytes(piece, trace, first_entry):
             difference = None
             if not piece.digest:
-                difference = compare(trace.tensor(piece), trace.tensor(first), Bitwise())
-            ranks = map(trace.rank_in_words, (piece.rank, first.rank))
+                difference = compare(trace.tensor(piece), trace.tensor(first_entry), Bitwise())
+            ranks = map(trace.rank_in_words, (piece.rank, first_entry.rank))
             text = f"{' and '.join(ranks)} hold different bits"
             return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
     return LogicalTensor(trace, pieces)
@@ -191,7 +199,7 @@ def _replicas(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
 
 def _digested_shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
     """Hold replicas of each shard together by their digests, and the shards to the whole tensor."""
-    first = pieces[0]
+    first_entry = pieces[0]
     fault = _unlike_replica(trace, pieces)
     if fault is not None:
         return LogicalTensor(trace, pieces, fault)
@@ -200,14 +208,14 @@ def _digested_shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
         for piece in reversed(pieces)
         if math.prod(piece.piece)
     }
-    both = overlapping(first.shape, tuple(holders))
-    if both is not None:
-        ranks = " and ".join(trace.rank_in_words(holders[place]) for place in both)
+    both_places = overlapping(first_entry.shape, tuple(holders))
+    if both_places is not None:
+        ranks = " and ".join(trace.rank_in_words(holders[place]) for place in both_places)
         text = f"{ranks} hold parts that overlap, of which digests cannot say more"
-        return LogicalTensor(trace, pieces, Fault("pieces", text, holders[both[1]]))
-    missing = math.prod(first.shape) - sum(map(elements_at, holders))
-    if missing and not first.local:
-        text = f"no rank holds {missing} of {math.prod(first.shape)} elements"
+        return LogicalTensor(trace, pieces, Fault("pieces", text, holders[both_places[1]]))
+    missing = math.prod(first_entry.shape) - sum(map(elements_at, holders))
+    if missing and not first_entry.local:
+        text = f"no rank holds {missing} of {math.prod(first_entry.shape)} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
     return LogicalTensor(trace, pieces)
 
@@ -229,21 +237,21 @@ def _unlike_replica(trace: Trace, pieces: tuple[Entry, ...]) -> Fault | None:
 
 
 def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
-    first = pieces[0]
-    dtype = getattr(torch, first.dtype)
-    size = math.prod(first.shape)
+    first_entry = pieces[0]
+    dtype = getattr(torch, first_entry.dtype)
+    size = math.prod(first_entry.shape)
     sizes = {piece.place: math.prod(piece.piece) for piece in pieces}
     lacking = size - sum(sizes.values())
     # Before asking for memory: a stranger's recording may name any shape.
-    if lacking > (1 - LEAST_PART) * size * first.local:
+    if lacking > (1 - LEAST_PART) * size * first_entry.local:
         text = f"no rank holds {lacking} of {size} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
     # As integers: not every dtype can be indexed, and no conversion may touch the bits.
-    whole = torch.zeros(first.shape, dtype=MOVED_AS[dtype.itemsize])
-    covered = torch.zeros(first.shape, dtype=torch.bool)
+    whole_tensor = torch.zeros(first_entry.shape, dtype=MOVED_AS[dtype.itemsize])
+    covered_tensor = torch.zeros(first_entry.shape, dtype=torch.bool)
     for piece in pieces:
-        tensor = trace.tensor(piece).view(whole.dtype)
-        target, mask = region(whole, piece), region(covered, piece)
+        tensor = trace.tensor(piece).view(whole_tensor.dtype)
+        target, mask = region(whole_tensor, piece), region(covered_tensor, piece)
         if target.shape != tensor.shape:
             rank = trace.rank_in_words(piece.rank)
             text = f"{rank} says that {list(piece.piece)} lies at {piece.place}"
@@ -256,11 +264,11 @@ def _shards(trace: Trace, pieces: tuple[Entry, ...]) -> LogicalTensor:
                 return LogicalTensor(trace, pieces, Fault("replicas", text, piece.rank, difference))
         target.copy_(tensor)
         mask.fill_(True)
-    missing = covered.numel() - int(covered.count_nonzero())
-    if missing and not first.local:
-        text = f"no rank holds {missing} of {covered.numel()} elements"
+    missing = covered_tensor.numel() - int(covered_tensor.count_nonzero())
+    if missing and not first_entry.local:
+        text = f"no rank holds {missing} of {covered_tensor.numel()} elements"
         return LogicalTensor(trace, pieces, Fault("uncovered", text))
-    return LogicalTensor(trace, pieces, joined=whole.view(dtype))
+    return LogicalTensor(trace, pieces, joined=whole_tensor.view(dtype))
 
 
 def region(tensor: Tensor, piece: Entry) -> Tensor:

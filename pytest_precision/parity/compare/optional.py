@@ -219,15 +219,15 @@ class Uncalled:
             side, other = other, side
         kind = resident_kind(pair.kind)
         weights = self._weights_before(side, moments, kind)
-        shown = (
+        shown_by_name = (
             weights
             if weights is None or pair.name in weights
             else self._weights_before(other, moments, kind)
         )
-        if weights is None or shown is None:
+        if weights is None or shown_by_name is None:
             self._names[side, STEP_NOT_SHOWN][pair.name] = None
             return None
-        names = [pair.name] if pair.name in weights else self._tied_names(pair, shown)
+        names = [pair.name] if pair.name in weights else self._tied_names(pair, shown_by_name)
         pieces = next((weights[name] for name in names if name in weights), None)
         if pieces is None:
             return pair
@@ -256,7 +256,7 @@ class Uncalled:
             return None
         return trace.held(before, {kind})[kind]
 
-    def _tied_names(self, pair: Pair, shown: PiecesByName) -> list[str]:
+    def _tied_names(self, pair: Pair, shown_by_name: PiecesByName) -> list[str]:
         """Return the other names under which a run may store a weight that modules share (tie).
 
         Weights that start alike, such as norms at one and gates at zero, have the same bytes until
@@ -265,20 +265,21 @@ class Uncalled:
 
         Args:
             pair: the weight as the side that shows the read has it.
-            shown: what that side held before the step.
+            shown_by_name: what that side held before the step.
         """
         weight = pair.candidate or pair.reference
         assert weight is not None
-        if pair.name in shown:
+        if pair.name in shown_by_name:
             return []
         key, like = (resident_kind(pair.kind), pair.name), weight.pieces[0]
         tied_names = self._tied.get(key, [])
         same = [
             name
-            for name in tied_names or shown
-            if name in shown
-            and (shown[name][0].dtype, shown[name][0].shape) == (like.dtype, like.shape)
-            and assemble(weight.trace, shown[name]).same_bytes(weight)
+            for name in tied_names or shown_by_name
+            if name in shown_by_name
+            and (shown_by_name[name][0].dtype, shown_by_name[name][0].shape)
+            == (like.dtype, like.shape)
+            and assemble(weight.trace, shown_by_name[name]).same_bytes(weight)
         ]
         self._tied[key] = same or tied_names
         return self._tied[key]

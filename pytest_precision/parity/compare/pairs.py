@@ -104,9 +104,9 @@ def align(
         moments: two that belong together, from `common_moments`.
         left_out: kinds that are not compared.
     """
-    ours = pieces_by_tensor(candidate, moments[0], left_out)
-    theirs = pieces_by_tensor(reference, moments[1], left_out)
-    keys = [*ours, *(key for key in theirs if key not in ours)]
+    candidate_entries = pieces_by_tensor(candidate, moments[0], left_out)
+    reference_entries = pieces_by_tensor(reference, moments[1], left_out)
+    keys = [*candidate_entries, *(key for key in reference_entries if key not in candidate_entries)]
     local_keys = {key[:2] for key in keys if key[2] is not None}
     shared = {key[:2] for key in keys if key[2] is None}
     for kind, name, rank in sorted(keys, key=lambda key: causal_rank(key[0])):
@@ -116,8 +116,8 @@ def align(
             kind,
             name,
             rank,
-            assemble(candidate, ours[key]) if key in ours else None,
-            assemble(reference, theirs[key]) if key in theirs else None,
+            assemble(candidate, candidate_entries[key]) if key in candidate_entries else None,
+            assemble(reference, reference_entries[key]) if key in reference_entries else None,
             (kind, name) in local_keys & shared,
         )
 

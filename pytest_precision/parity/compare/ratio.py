@@ -66,18 +66,18 @@ class Fit(NamedTuple):
         return self.residual <= allowed and effect >= TELLS * max(self.residual, unit)
 
 
-def constant_ratio(ours: Tensor, theirs: Tensor, eps: float) -> float | None:
+def constant_ratio(candidate_tensor: Tensor, reference_tensor: Tensor, eps: float) -> float | None:
     """Return the constant factor between two tensors, up to rounding; None if there is none.
 
     Args:
-        ours: fp64, shape [n], all finite.
-        theirs: fp64, shape [n], all finite.
+        candidate_tensor: fp64, shape [n], all finite.
+        reference_tensor: fp64, shape [n], all finite.
         eps: of the dtype in which both were stored.
     """
-    nonzero = theirs != 0
-    if nonzero.sum() < 2 or bool(ours[~nonzero].any()):
+    nonzero = reference_tensor != 0
+    if nonzero.sum() < 2 or bool(candidate_tensor[~nonzero].any()):
         return None
-    ratios = ours[nonzero] / theirs[nonzero]
+    ratios = candidate_tensor[nonzero] / reference_tensor[nonzero]
     middle = float(ratios.median())
     # Each side is a value rounded once, which moves it by eps / 2 at most, and the ratio by eps.
     spread = float((ratios - middle).abs().max())
@@ -108,9 +108,9 @@ def simple_ratio(ours: float, theirs: float, unit: float) -> float | None:
         near = Fraction(value).limit_denominator(SIMPLEST)
         size = near.numerator * near.denominator
         if 1 < size <= (min(simplest, 8) if square else simplest):
-            exact = sqrt(near) if square else float(near)
-            if abs(abs(ratio) / exact - 1) <= allowed:
-                return exact if ratio > 0 else -exact
+            exact_tensor = sqrt(near) if square else float(near)
+            if abs(abs(ratio) / exact_tensor - 1) <= allowed:
+                return exact_tensor if ratio > 0 else -exact_tensor
     return None
 
 
@@ -147,11 +147,11 @@ UNLIKELY = 1e-9
 of a large suite."""
 
 
-def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
+def edges(candidate_tensor: Tensor, reference_tensor: Tensor, eps: float) -> str:
     """Describe where the ratio of two tensors steps from one constant to another; else empty."""
-    if not theirs.all():
+    if not reference_tensor.all():
         return ""
-    ratios = ours / theirs
+    ratios = candidate_tensor / reference_tensor
     jumps = (ratios.diff().abs() > 4 * eps * ratios[1:].abs()).nonzero().view(-1) + 1
     if not 0 < len(jumps) < SEGMENTS:
         return ""
@@ -168,17 +168,17 @@ def edges(ours: Tensor, theirs: Tensor, eps: float) -> str:
     return f"{first} times the reference, {', '.join(changes)}"
 
 
-def stretch_of(ours: Tensor, theirs: Tensor) -> str:
+def stretch_of(candidate_tensor: Tensor, reference_tensor: Tensor) -> str:
     """Describe the one contiguous range of elements that differ; empty if they form no such range.
 
     Rounding scatters: as many elements, drawn at random, must rarely form such a range. Zeros
     on both sides do not count as agreement: rows of a table that no token has read have them.
     """
-    unequal = ours != theirs
+    unequal = candidate_tensor != reference_tensor
     differ = unequal.nonzero().view(-1)
-    if not is_stretch(differ, len(ours)) or not ours[~unequal].any():
+    if not is_stretch(differ, len(candidate_tensor)) or not candidate_tensor[~unequal].any():
         return ""
-    return f"different in {place(differ, len(ours))} only"
+    return f"different in {place(differ, len(candidate_tensor))} only"
 
 
 def is_stretch(positions: Tensor, size: int) -> bool:

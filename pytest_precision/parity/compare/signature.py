@@ -111,18 +111,21 @@ def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
     moved = _moved(candidate, reference)
     if not is_measured(candidate):
         return moved or _of_integers(candidate, reference)
-    ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
+    candidate_tensor, reference_tensor = (
+        candidate.double().reshape(-1),
+        reference.double().reshape(-1),
+    )
     eps = torch.finfo(candidate.dtype).eps
-    exact = constant_ratio(ours, theirs, eps)
+    exact = constant_ratio(candidate_tensor, reference_tensor, eps)
     if exact is not None:
         return factor(exact)
     return (
-        _of_number(ours, theirs, unit)
+        _of_number(candidate_tensor, reference_tensor, unit)
         or moved
         or _rounded(candidate, reference)
-        or _said("edge", edges(ours, theirs, eps))
-        or _said("stretch", stretch_of(ours, theirs))
-        or _fitted(ours, theirs, unit)
+        or _said("edge", edges(candidate_tensor, reference_tensor, eps))
+        or _said("stretch", stretch_of(candidate_tensor, reference_tensor))
+        or _fitted(candidate_tensor, reference_tensor, unit)
         or _on_grid(candidate, reference)
         or NO_SIGNATURE
     )
@@ -151,27 +154,32 @@ def _of_integers(candidate: Tensor, reference: Tensor) -> Signature:
     """Recognize a constant factor between integer tensors, such as a doubled step counter."""
     if candidate.dtype.itemsize == 1 or candidate.dtype.is_complex:
         return NO_SIGNATURE
-    ours, theirs = candidate.double().reshape(-1), reference.double().reshape(-1)
-    if not theirs.all() or not ours.all():
+    candidate_tensor, reference_tensor = (
+        candidate.double().reshape(-1),
+        reference.double().reshape(-1),
+    )
+    if not reference_tensor.all() or not candidate_tensor.all():
         return NO_SIGNATURE
-    if len(ours) == 1:
-        return _of_number(ours, theirs, 0.0) or NO_SIGNATURE
-    ratio = float(ours[0] / theirs[0])
-    same = torch.equal(ours * float(theirs[0]), theirs * float(ours[0]))
+    if len(candidate_tensor) == 1:
+        return _of_number(candidate_tensor, reference_tensor, 0.0) or NO_SIGNATURE
+    ratio = float(candidate_tensor[0] / reference_tensor[0])
+    same = torch.equal(
+        candidate_tensor * float(reference_tensor[0]), reference_tensor * float(candidate_tensor[0])
+    )
     return factor(ratio) if same else NO_SIGNATURE
 
 
-def _of_number(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
-    if len(ours) > 1:
+def _of_number(candidate_tensor: Tensor, reference_tensor: Tensor, unit: float) -> Signature | None:
+    if len(candidate_tensor) > 1:
         return None
-    ratio = simple_ratio(float(ours), float(theirs), unit)
+    ratio = simple_ratio(float(candidate_tensor), float(reference_tensor), unit)
     return None if ratio is None else factor(ratio, exact=False)
 
 
-def _fitted(ours: Tensor, theirs: Tensor, unit: float) -> Signature | None:
+def _fitted(candidate_tensor: Tensor, reference_tensor: Tensor, unit: float) -> Signature | None:
     """Recognize a constant factor by least squares, up to the rounding of both computations."""
     fewest = 2 if unit < FINE else LEAST_ELEMENTS
-    fit = Fit.of(ours, theirs) if len(ours) >= fewest else None
+    fit = Fit.of(candidate_tensor, reference_tensor) if len(candidate_tensor) >= fewest else None
     if fit is None or not fit.explains(unit):
         return None
     return fitted(fit)
@@ -187,15 +195,28 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
     """Recognize equal values in other places: transposed, or in another order."""
     if candidate.numel() < LEAST_ELEMENTS or candidate.dtype.is_complex:
         return None
-    ours, theirs = (side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference))
-    if not torch.equal(ours.reshape(-1).sort()[0], theirs.reshape(-1).sort()[0]):
+    candidate_tensor, reference_tensor = (
+        side.contiguous().view(LANES[side.itemsize]) for side in (candidate, reference)
+    )
+    if not torch.equal(
+        candidate_tensor.reshape(-1).sort()[0], reference_tensor.reshape(-1).sort()[0]
+    ):
         return None
-    if len(torch.unique(theirs)) < LEAST_ELEMENTS:
+    if len(torch.unique(reference_tensor)) < LEAST_ELEMENTS:
         return None  # a few values in other places are no tensor that was moved as a whole
-    if ours.dim() == 2 and torch.equal(theirs.T.reshape(ours.shape), ours):
+    if candidate_tensor.dim() == 2 and torch.equal(
+        reference_tensor.T.reshape(candidate_tensor.shape), candidate_tensor
+    ):
         return Signature("transposed", "the reference, transposed")
-    for dim, which in enumerate(("rows", "columns")[: ours.dim()]) if ours.dim() > 1 else ():
-        sides = (side.transpose(0, dim).reshape(side.shape[dim], -1) for side in (ours, theirs))
+    for dim, which in (
+        enumerate(("rows", "columns")[: candidate_tensor.dim()])
+        if candidate_tensor.dim() > 1
+        else ()
+    ):
+        sides = (
+            side.transpose(0, dim).reshape(side.shape[dim], -1)
+            for side in (candidate_tensor, reference_tensor)
+        )
         if torch.equal(*(torch.unique(side, dim=0) for side in sides)):
             return Signature("reordered", f"the reference's {which} in another order")
     return Signature("reordered", "the reference's values in other places")
@@ -208,8 +229,10 @@ def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
         if not has_all(grid, candidate) or has_all(grid, reference):
             continue
         # A 1 is a number of every grid, but is no rounding of a value that is far from it.
-        ours, theirs = candidate.double(), reference.double()
-        if bool(((ours - theirs).abs() <= step_at(theirs, grid)).all()):
+        candidate_tensor, reference_tensor = candidate.double(), reference.double()
+        if bool(
+            ((candidate_tensor - reference_tensor).abs() <= step_at(reference_tensor, grid)).all()
+        ):
             return Signature("rounded", f"rounded to {dtype_name(grid)}")
     return None
 

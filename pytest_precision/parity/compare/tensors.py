@@ -125,20 +125,20 @@ def with_values(candidate: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def common_dtype(
-    ours: torch.dtype, theirs: torch.dtype, *, check_dtype: bool
+    candidate_dtype: torch.dtype, reference_dtype: torch.dtype, *, check_dtype: bool
 ) -> torch.dtype | None:
     """Return the dtype to which two dtypes are cast for a comparison; None if not comparable.
 
     Args:
-        ours: one dtype.
-        theirs: the other one.
+        candidate_dtype: one dtype.
+        reference_dtype: the other one.
         check_dtype: see `Elementwise`.
     """
-    if ours is theirs:
-        return ours
-    if check_dtype or not (ours in FLOATS and theirs in FLOATS):
+    if candidate_dtype is reference_dtype:
+        return candidate_dtype
+    if check_dtype or not (candidate_dtype in FLOATS and reference_dtype in FLOATS):
         return None
-    return torch.float64 if torch.float64 in (ours, theirs) else torch.float32
+    return torch.float64 if torch.float64 in (candidate_dtype, reference_dtype) else torch.float32
 
 
 def _measure(
@@ -197,9 +197,11 @@ def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> S
     worst, candidate_worst, reference_worst = _element(figures.worst, candidate, reference)
     finite = figures.norm > 0 and not (figures.nan_mismatched or figures.inf_mismatched)
     if finite or figures.dtype not in (*FLOATS, *COMPLEX):
-        ours = theirs = NotFinite()
+        candidate_not_finite = reference_not_finite = NotFinite()
     else:
-        ours, theirs = _not_finite(candidate, reference, figures.dtype)
+        candidate_not_finite, reference_not_finite = _not_finite(
+            candidate, reference, figures.dtype
+        )
     return Statistics(
         numel=reference.numel(),
         mismatched=figures.mismatched,
@@ -216,8 +218,8 @@ def _statistics(figures: Accumulator, candidate: Tensor, reference: Tensor) -> S
         worst=worst,
         candidate_worst=candidate_worst,
         reference_worst=reference_worst,
-        candidate_not_finite=ours,
-        reference_not_finite=theirs,
+        candidate_not_finite=candidate_not_finite,
+        reference_not_finite=reference_not_finite,
     )
 
 
@@ -227,9 +229,9 @@ def _not_finite(
     counts = [[0, 0], [0, 0]]
     for _, *sides in spans(candidate, reference, dtype):
         for count, span in zip(counts, sides, strict=True):
-            wide = span.float() if span.itemsize < 4 else span
-            count[0] += int(wide.isnan().count_nonzero())
-            count[1] += int(wide.isinf().count_nonzero())
+            wide_tensor = span.float() if span.itemsize < 4 else span
+            count[0] += int(wide_tensor.isnan().count_nonzero())
+            count[1] += int(wide_tensor.isinf().count_nonzero())
     return NotFinite(*counts[0]), NotFinite(*counts[1])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_precision.engine.kinds import is_state
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.bit_patterns import FLOATS
-from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.compare.ratio import (
@@ -103,37 +103,46 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
     if is_state(pair.kind) and pair.moment.operation == "train":
         start = _before(pair)
     if start is not None and start.shape == candidate.shape and start.dtype == candidate.dtype:
-        updated = of_update(candidate, reference, start)
-        if updated is not None:
-            return updated
+        updated_signature = of_update(candidate, reference, start)
+        if updated_signature is not None:
+            return updated_signature
     return _of_group(pair, candidate) or stale
 
 
-def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
+def of_update(candidate: Tensor, reference: Tensor, earlier_tensor: Tensor) -> Signature | None:
     """Recognize a tensor that a step updated not at all, only in part, or by a wrong factor.
 
     Args:
         candidate: after the step.
         reference: after it.
-        before: what both started from.
+        earlier_tensor: what both started from.
     """
     if not is_measured(candidate) and candidate.dtype.itemsize == 1:
         return None
-    if same_bytes(candidate, before):
+    if same_bytes(candidate, earlier_tensor):
         return Signature("not updated", "not updated")
-    ours, theirs, old = (t.double().reshape(-1) for t in (candidate, reference, before))
-    if not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
+    candidate_tensor, reference_tensor, old_tensor = (
+        t.double().reshape(-1) for t in (candidate, reference, earlier_tensor)
+    )
+    if not all(bool(t.isfinite().all()) for t in (candidate_tensor, reference_tensor, old_tensor)):
         return None
-    differ = (ours != theirs).nonzero().view(-1)
-    if torch.equal(ours[differ], old[differ]) and is_stretch(differ, len(ours)):
-        return Signature("not updated", f"not updated in {place(differ, len(ours))}")
-    fit = Fit.of(ours - old, theirs - old)
+    differ = (candidate_tensor != reference_tensor).nonzero().view(-1)
+    if torch.equal(candidate_tensor[differ], old_tensor[differ]) and is_stretch(
+        differ, len(candidate_tensor)
+    ):
+        return Signature("not updated", f"not updated in {place(differ, len(candidate_tensor))}")
+    fit = Fit.of(candidate_tensor - old_tensor, reference_tensor - old_tensor)
     if fit is None or abs(fit.factor) > LARGEST:
         return None
     unit = unit_of(candidate.dtype) if candidate.is_floating_point() else 0.0
     # Each side is rounded to its storage, which is a large part of a small update.
-    stored = 2 * unit * float(old.norm()) / max(float((ours - old).norm()), 1e-300)
-    return _multiple(fit, max(stored, unit), is_number=len(ours) == 1)
+    stored = (
+        2
+        * unit
+        * float(old_tensor.norm())
+        / max(float((candidate_tensor - old_tensor).norm()), 1e-300)
+    )
+    return _multiple(fit, max(stored, unit), is_number=len(candidate_tensor) == 1)
 
 
 def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None:
@@ -156,17 +165,17 @@ def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None
     return Signature("update", f"moved by {said} times the reference's update")
 
 
-def not_zeroed(compared: Sequence[Compared], unit: float) -> Signature | None:
+def not_zeroed(compared_tensors: Sequence[Compared], unit: float) -> Signature | None:
     """Recognize gradients that contain the previous step's gradients, or a multiple of them.
 
     A clip in place leaves a gradient scaled.
 
     Args:
-        compared: gradients of one moment that differ.
+        compared_tensors: gradients of one moment that differ.
         unit: unit roundoff of what computed them.
     """
     vectors = []
-    for tensor in compared:
+    for tensor in compared_tensors:
         earlier = _step_before(tensor.pair)
         if (
             tensor.pair.kind not in GRADIENTS
@@ -174,15 +183,23 @@ def not_zeroed(compared: Sequence[Compared], unit: float) -> Signature | None:
             or earlier[1].shape != tensor.ours.shape
         ):
             return None
-        step, old = earlier
-        vectors.append([*tensor.values, old.double().reshape(-1)])
-    ours, theirs, old = (torch.cat(column) for column in zip(*vectors, strict=True))
-    if len(ours) < LEAST_ELEMENTS or not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
+        step, old_tensor = earlier
+        vectors.append([*tensor.values, old_tensor.double().reshape(-1)])
+    candidate_tensor, reference_tensor, old_tensor = (
+        torch.cat(column) for column in zip(*vectors, strict=True)
+    )
+    if len(candidate_tensor) < LEAST_ELEMENTS or not all(
+        bool(t.isfinite().all()) for t in (candidate_tensor, reference_tensor, old_tensor)
+    ):
         return None
-    fit = Fit.of(ours - theirs, old)
+    fit = Fit.of(candidate_tensor - reference_tensor, old_tensor)
     if fit is None:
         return None
-    noise = min(ROUNDINGS * unit, COARSEST) * float(theirs.norm()) / float((ours - theirs).norm())
+    noise = (
+        min(ROUNDINGS * unit, COARSEST)
+        * float(reference_tensor.norm())
+        / float((candidate_tensor - reference_tensor).norm())
+    )
     if fit.residual > max(min(noise, 4 * COARSEST), ROUNDINGS * unit_of(torch.float32)):
         return None
     much = "" if abs(fit.factor - 1) <= COARSEST else f"{words_of(fit.factor, exact=False)} times "
@@ -260,15 +277,17 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     """Recognize an option, such as the learning rate, that has another parameter group's value."""
     if pair.kind not in RATES:
         return None
-    ours = pair.both[0].trace
+    candidate_trace = pair.both[0].trace
     pair_key = TensorKey.of(pair.kind, pair.name)
     entries = {
-        entry.name: entry for entry in ours.entries(pair.moment, {pair.kind}) if not entry.digest
+        entry.name: entry
+        for entry in candidate_trace.entries(pair.moment, {pair.kind})
+        if not entry.digest
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)
         is_other = name != pair.name and key.part == pair_key.part and name in entries
-        if is_other and same_bytes(ours.tensor(entries[name]), candidate):
+        if is_other and same_bytes(candidate_trace.tensor(entries[name]), candidate):
             return Signature("other tensor", f"that of {key.owner}")
     return None
 
@@ -295,6 +314,6 @@ def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
     for name, pieces in _pieces(pair, moment).items():
         if pieces and pieces[0].shape == candidate.shape:
-            other = _assembled(pair, pieces)
-            if other is not None and same_bytes(candidate, other):
+            other_tensor = _assembled(pair, pieces)
+            if other_tensor is not None and same_bytes(candidate, other_tensor):
                 yield name

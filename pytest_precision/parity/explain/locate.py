@@ -16,7 +16,7 @@ from pytest_precision.parity.compare.bit_patterns import (
     ulps,
     values_of_bits,
 )
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding
+from pytest_precision.parity.compare.differing import ONE_SIDED, Finding
 from pytest_precision.parity.compare.tensors import common_dtype
 from pytest_precision.parity.culprit import Culprit
 from pytest_precision.parity.explain import wording
@@ -39,7 +39,7 @@ def failed_at(
         outcome="fail",
         reason=reason,
         details=tuple(details),
-        divergence=locate(diagnose_tensor(finding)),
+        divergence=divergence_of(diagnose_tensor(finding)),
         culprit=culprit,
         figures={"histogram": histogram_of(finding)},
     )
@@ -51,7 +51,7 @@ def what_differs(finding: Finding) -> str:
     return f"{pair.kind} of {pair.name} differs {wording.when(pair.moment)}"
 
 
-def locate(diagnosis: Diagnosis) -> Divergence:
+def divergence_of(diagnosis: Diagnosis) -> Divergence:
     """Return where two tensors differ first, both values there, and what the error looks like."""
     finding = diagnosis.finding
     moment = finding.pair.moment

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank
-from pytest_precision.parity.compare.divergences import Judgement, Tally
+from pytest_precision.parity.compare.differing import Tally
+from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.words import aligned, percent
 from pytest_precision.trace.moment import Moment
@@ -21,7 +22,7 @@ MOST_COLUMNS = 40
 """Operations in the data, so that the entry of a long run in report.json stays small."""
 
 
-def table(judgement: Judgement) -> list[str]:
+def spread_lines(judgement: Judgement) -> list[str]:
     """Return lines: a table of differences by kind of tensor and step, then the kinds left out."""
     left_out = judgement.left_out.items()
     return [*rows(judgement), *(f"{kind} is not compared: {reason}" for kind, reason in left_out)]
@@ -53,7 +54,7 @@ def rows(judgement: Judgement, most: int = COLUMNS) -> list[str]:
     return aligned(cells) + notes
 
 
-def columns(judgement: Judgement) -> dict[str, Any]:
+def spread_figures(judgement: Judgement) -> dict[str, Any]:
     """Return report data: which kinds of tensors differ in which steps, and by how much.
 
     Of each kind there are the states, `=`, `~`, `.` or what is wrong in words, and, where any is

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement, Tally
+from pytest_precision.parity.compare.differing import ONE_SIDED, Finding, Tally
+from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.parity.words import listed

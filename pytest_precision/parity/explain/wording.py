@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_precision.engine.kinds import causal_rank, is_shown_once_moved, lasting
-from pytest_precision.parity.compare.divergences import ONE_SIDED, Finding, Judgement
+from pytest_precision.parity.compare.differing import ONE_SIDED, Finding
+from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.logical_tensor import differing_rank
 from pytest_precision.parity.compare.optional import shows_reads
 from pytest_precision.parity.compare.statistics import NotFinite, Scalar, Statistics
@@ -97,8 +98,8 @@ def flipped(finding: Finding, statistics: Statistics) -> str:
     assert finding.pair.candidate is not None
     row = statistics.first[:1]
     thing = " ".join(map(str, (finding.pair.name, *row)))
-    ours, theirs = statistics.candidate_first, statistics.reference_first
-    chosen = f"{thing} is {ours} here, {theirs} in the reference"
+    candidate_scalar, reference_scalar = statistics.candidate_first, statistics.reference_first
+    chosen = f"{thing} is {candidate_scalar} here, {reference_scalar} in the reference"
     trace = finding.pair.candidate.trace
     for entry in trace.entries(finding.pair.moment, {"margin"}):
         if entry.name == finding.pair.name and not entry.digest:
@@ -154,12 +155,19 @@ def value_of(finding: Finding, value: Scalar | None) -> str:
 
 def not_finite(statistics: Statistics, other: str) -> str:
     """Count NaN and infinities, as in `is all NaN, and is finite in the reference`."""
-    ours, theirs = statistics.candidate_not_finite, statistics.reference_not_finite
-    if ours == theirs and (statistics.nan_mismatched or statistics.inf_mismatched):
+    candidate_not_finite, reference_not_finite = (
+        statistics.candidate_not_finite,
+        statistics.reference_not_finite,
+    )
+    if candidate_not_finite == reference_not_finite and (
+        statistics.nan_mismatched or statistics.inf_mismatched
+    ):
         return f"has NaN or infinities in other places than {other}"
-    if ours == theirs:
+    if candidate_not_finite == reference_not_finite:
         return f"has NaN of other bytes than {other}"
-    sides = [_counted(side, statistics.numel) for side in (ours, theirs)]
+    sides = [
+        _counted(side, statistics.numel) for side in (candidate_not_finite, reference_not_finite)
+    ]
     return f"{sides[0]}, and {sides[1]} {other}"
 
 

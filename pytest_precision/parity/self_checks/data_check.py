@@ -31,13 +31,13 @@ def other_data(candidate: DataLog, reference: DataLog, cells: tuple[Cell, Cell])
         words = _within(log)
         if words is not None:
             return f"{words} in the {side}"
-    ours, theirs = cells
-    if ours.extra != theirs.extra:
+    candidate_cell, reference_cell = cells
+    if candidate_cell.extra != reference_cell.extra:
         return None  # data may depend on the axes of the user's own
     place = _first_other(candidate.digests[0], reference.digests[0])
     if place is None:
         return None
-    mine, others = axes_of(ours), axes_of(theirs)
+    mine, others = axes_of(candidate_cell), axes_of(reference_cell)
     apart = ", ".join(name for name in mine if mine[name] != others[name])
     cause = f", or does it depend on {apart}?" if apart else "?"
     return f"the workload gave other data in the second run, {place}: is it random{cause}"
@@ -54,16 +54,19 @@ def _within(log: DataLog) -> str | None:
     return None
 
 
-def _first_other(ours: Given, theirs: Given) -> str | None:
+def _first_other(candidate_data: Given, reference_data: Given) -> str | None:
     """Return where the microbatches of two ranks or runs first differ; None if they do not."""
-    for step in sorted(ours.keys() & theirs.keys()):
-        for number, (a, b) in enumerate(zip(ours[step], theirs[step], strict=False)):
+    for step in sorted(candidate_data.keys() & reference_data.keys()):
+        for number, (a, b) in enumerate(
+            zip(candidate_data[step], reference_data[step], strict=False)
+        ):
             if a != b:
                 return f"in microbatch {number} of {_named(step)}"
-        if len(ours[step]) != len(theirs[step]):
-            return (
-                f"in {_named(step)}, {len(ours[step])} microbatches rather than {len(theirs[step])}"
+        if len(candidate_data[step]) != len(reference_data[step]):
+            counts = (
+                f"{len(candidate_data[step])} microbatches rather than {len(reference_data[step])}"
             )
+            return f"in {_named(step)}, {counts}"
     return None
 
 

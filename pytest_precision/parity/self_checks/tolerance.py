@@ -118,8 +118,8 @@ def _histories(
     """Return each tensor's or shard's recorded entries, by kind and tolerance, of one replica."""
     theirs = candidate.dtypes()
     groups: dict[tuple[str, Elementwise], dict[object, History]] = {}
-    shown = (entry for m in reference.moments for entry in reference.entries(m, compared))
-    for entry in shown:
+    shown_entries = (entry for m in reference.moments for entry in reference.entries(m, compared))
+    for entry in shown_entries:
         criterion = criteria.of_tensor(entry.kind, entry.name).criterion
         if not criterion.tolerates:
             continue

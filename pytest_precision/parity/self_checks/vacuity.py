@@ -21,11 +21,8 @@ from pytest_precision.matrix.sequence import LOADS, OPERATIONS
 from pytest_precision.matrix.tensor_key import whole_kind
 from pytest_precision.parity.compare.bounds import Bitwise
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import (
-    Finding,
-    finding_of,
-    left_out,
-)
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import finding_of, left_out
 from pytest_precision.parity.compare.pairs import Pair, align
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry, Trace
@@ -59,7 +56,7 @@ def vacuous(trace: Trace, cell: Cell, criteria: Criteria) -> str | None:
 
 
 def _bad_loss(trace: Trace, cell: Cell) -> str | None:
-    losses = [*observed(trace, "loss")]
+    losses = [*recorded_tensors(trace, "loss")]
     if not losses:
         return "no loss was observed"
     for moment, loss in losses:
@@ -69,7 +66,7 @@ def _bad_loss(trace: Trace, cell: Cell) -> str | None:
 
 
 def _no_gradient(trace: Trace, cell: Cell) -> str | None:
-    for moment, norm in observed(trace, "grad_norm"):
+    for moment, norm in recorded_tensors(trace, "grad_norm"):
         if not bool(norm.any()):
             return f"the gradient norm is zero at step {moment.step}"
     return None
@@ -134,7 +131,7 @@ def hidden(trace: Trace, criteria: Criteria, compared: Set[str]) -> dict[str, st
     }
 
 
-def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
+def disturbed(trace: Trace, other_trace: Trace, criteria: Criteria) -> Finding | None:
     """Return the first tensor that an evaluation, save or skipped step changed; None if none did.
 
     For a load or a swap, it is the first tensor that is not as it was saved. The finding's
@@ -142,11 +139,11 @@ def disturbed(trace: Trace, other: Trace, criteria: Criteria) -> Finding | None:
 
     Args:
         trace: trace of the run to check.
-        other: trace of the other side, whose layout runs after a swap.
+        other_trace: trace of the other side, whose layout runs after a swap.
         criteria: the criteria by which the two sides agree.
     """
-    beside = frozenset(left_out(trace, other, criteria))
-    for moment, source, start in _starts(trace, other):
+    beside = frozenset(left_out(trace, other_trace, criteria))
+    for moment, source, start in _starts(trace, other_trace):
         is_same = source is trace
         aside = STILL[moment.operation] if is_same else STILL[moment.operation] | beside
         if trace.world_size_at(moment) != source.world_size_at(start):
@@ -177,34 +174,34 @@ def _may_begin(pair: Pair, moment: Moment) -> bool:
     return pair.reference is None and moment.operation in LOADS and is_made_late(pair.kind)
 
 
-def _starts(trace: Trace, other: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
+def _starts(trace: Trace, other_trace: Trace) -> Iterator[tuple[Moment, Trace, Moment]]:
     """Yield each moment after a save or load, with the earlier moment whose state it must equal.
 
     A layout stores what it loads in its own way. If another layout has saved, as after a swap, the
     other trace shows what the layout holds in that state. Its own run cannot show this: a layout
     that writes and reads tensors in the same wrong order agrees with itself.
     """
-    before: Moment | None = None
-    saved: Moment | None = None
+    earlier_moment: Moment | None = None
+    saved_moment: Moment | None = None
     swapped = saved_swapped = False
     for moment in trace.moments:
         if moment.phase in ("forward_backward", "reduce_grads", "clip_grads"):
             continue
         swapped ^= moment.operation == "swap"
         if moment.operation not in LOADS:
-            if moment.operation in STILL and before is not None:
-                yield moment, trace, before
-        elif saved is not None and swapped == saved_swapped:
-            yield moment, trace, saved
-        elif saved is not None and other.moments == trace.moments:
-            yield moment, other, saved
+            if moment.operation in STILL and earlier_moment is not None:
+                yield moment, trace, earlier_moment
+        elif saved_moment is not None and swapped == saved_swapped:
+            yield moment, trace, saved_moment
+        elif saved_moment is not None and other_trace.moments == trace.moments:
+            yield moment, other_trace, saved_moment
         if moment.operation == "save":
-            saved = moment
+            saved_moment = moment
             saved_swapped = swapped
-        before = moment
+        earlier_moment = moment
 
 
-def observed(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
+def recorded_tensors(trace: Trace, kind: str) -> Iterator[tuple[Moment, Tensor]]:
     """Yield all recorded tensors of a kind, such as losses, with their moments."""
     for moment, entry in entries_of(trace, kind):
         yield moment, trace.tensor(entry)

@@ -69,7 +69,9 @@ class Accuracy:
         )
         grown = {name: new_norms[name].error - old_norms[name].error for name in names}
         most = max(names, key=lambda name: grown[name], default="")
-        moved = _all(_norms_of(new_tensors[name].exact, old_tensors[name].exact) for name in names)
+        moved_squared_norms = _all(
+            _norms_of(new_tensors[name].exact, old_tensors[name].exact) for name in names
+        )
         worst = most if most and grown[most] > 0 else ""
         return cls(
             _all(new_norms.values()).share,
@@ -77,7 +79,7 @@ class Accuracy:
             worst,
             new_norms[worst].share if worst else 0.0,
             old_norms[worst].share if worst else 0.0,
-            moved.share,
+            moved_squared_norms.share,
         )
 
     @property
@@ -144,13 +146,13 @@ def errors_of_first_step(recordings: Recordings) -> tuple[StepAccuracy, StepAccu
         OSError, ValueError: what was recorded cannot be read.
     """
     folders = recordings.folders(BEFORE_TRAINING, Variant(beside_exact=True))
-    ours, theirs = (
+    candidate_step_accuracy, reference_step_accuracy = (
         StepAccuracy.read(
             folder_of(folder, recorded_segments(side.cell, BEFORE_TRAINING)[-1].number)
         )
         for folder, side in zip(folders, (recordings.candidate, recordings.reference), strict=True)
     )
-    return ours, theirs
+    return candidate_step_accuracy, reference_step_accuracy
 
 
 def _accuracies_of_kinds(
@@ -198,8 +200,10 @@ def accuracy_lines(accuracies: Accuracies, then: str) -> Iterator[str]:
         yield f"{whose} {words}."
 
 
-def _norms_of(got: Tensor, exact: Tensor) -> SquaredNorms:
-    return SquaredNorms(float((got - exact).norm()) ** 2, float(exact.norm()) ** 2)
+def _norms_of(actual_tensor: Tensor, exact_tensor: Tensor) -> SquaredNorms:
+    return SquaredNorms(
+        float((actual_tensor - exact_tensor).norm()) ** 2, float(exact_tensor.norm()) ** 2
+    )
 
 
 def _all(norms: Iterable[SquaredNorms]) -> SquaredNorms:

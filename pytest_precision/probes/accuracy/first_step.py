@@ -20,8 +20,8 @@ from pytest_precision.probes.declared_rule.oracle.plan import UpdatePlan
 from pytest_precision.probes.declared_rule.oracle.update import NO_ROUNDING, Roundings, State
 from pytest_precision.probes.declared_rule.oracle.update_oracle import CLIP_EPS
 from pytest_precision.probes.gradients.gradient_probe import GradientProbe
-from pytest_precision.probes.gradients.pieces import ShownStep, joined
 from pytest_precision.probes.gradients.plain import Gradients, PlainLoop, Sums
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, whole_tensors
 from pytest_precision.probes.races.perturbation_probe import PerturbationProbe
 from pytest_precision.recorders.data_probe import DataProbe
 from pytest_precision.recorders.engine_run import EngineRun
@@ -104,21 +104,21 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
         cell: where it was trained.
         ranks: what each rank shows of it.
     """
-    first = ranks[0]
+    first_shown_step = ranks[0]
     loop = PlainLoop(workload, cell, exact=True)
-    weights = joined([weight for step in ranks for weight in step.weights])
-    lacking = loop.lacking(weights, first.buffers)
+    weights = whole_tensors([weight for step in ranks for weight in step.weights])
+    lacking = loop.lacking(weights, first_shown_step.buffers)
     if lacking:
         words = f"its engine shows no whole {lacking[0]}"
         return StepAccuracy(silent=dict.fromkeys(OF_A_STEP, words))
-    loop.put(weights, first.buffers)
-    exact = Sums.of(loop.microbatches(first.step), 1).total
+    loop.put(weights, first_shown_step.buffers)
+    exact_gradients = Sums.of(loop.microbatches(first_shown_step.step), 1).total
     silent: dict[str, str] = {}
-    reduced = joined([gradient for step in ranks for gradient in step.reduced])
+    reduced_tensors = whole_tensors([gradient for step in ranks for gradient in step.reduced])
     gradients = {
-        name: BesideExact(got / first.scale, exact[name])
-        for name, got in reduced.items()
-        if name in exact
+        name: BesideExact(actual_tensor / first_shown_step.scale, exact_gradients[name])
+        for name, actual_tensor in reduced_tensors.items()
+        if name in exact_gradients
     }
     if not gradients:
         silent["gradients"] = "its engine shows no reduced gradients"
@@ -128,15 +128,15 @@ def beside_exact(workload: Workload, cell: Cell, ranks: list[ShownStep]) -> Step
     elif callable(workload.clip):
         silent["updates"] = f"{type(workload).__name__} clips by a rule of its own"
     else:
-        before, after = (
-            joined([weight for step in ranks for weight in step.updated[number]])
+        earlier_tensors, later_tensors = (
+            whole_tensors([weight for step in ranks for weight in step.updated[number]])
             for number in (0, 1)
         )
         plan = UpdatePlan(workload, workload.optimizer_rule, cell)
-        moved = exact_updates(plan, exact, before, workload.max_norm)
+        moved_tensors = exact_updates(plan, exact_gradients, earlier_tensors, workload.max_norm)
         updates = {
-            name: BesideExact(after[name] - before[name], exact_update)
-            for name, exact_update in moved.items()
+            name: BesideExact(later_tensors[name] - earlier_tensors[name], exact_update)
+            for name, exact_update in moved_tensors.items()
         }
     return StepAccuracy({"gradients": gradients, "updates": updates}, silent)
 
@@ -156,11 +156,11 @@ def exact_updates(
     factor = 1.0 if max_norm is None else min(1.0, max_norm / (norm + CLIP_EPS))
     moments = plan.formula.moments
     storage = Roundings((NO_ROUNDING,) * len(moments), *[NO_ROUNDING] * 3)
-    moved: dict[str, Tensor] = {}
+    moved_tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if name in gradients and name in plan.groups:
             scalars = plan.formula.arithmetics[0](plan.at(0)[plan.groups[name]], 1)
             zero = (torch.zeros_like(weight),) * len(moments)
-            old = State(zero, weight, gradients[name] * factor)
-            moved[name] = scalars.stepped(old, storage)[-1].exact - weight
-    return moved
+            old_state = State(zero, weight, gradients[name] * factor)
+            moved_tensors[name] = scalars.stepped(old_state, storage)[-1].exact - weight
+    return moved_tensors

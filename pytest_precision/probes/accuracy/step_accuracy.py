@@ -43,12 +43,12 @@ class StepAccuracy:
         """Write a step's gradients and updates, and the fp64 ones, as safetensors into a folder."""
         names = [(kind, name) for kind, pairs in self.tensors.items() for name in pairs]
         both = [self.tensors[kind][name] for kind, name in names]
-        stored = {
+        stored_tensors = {
             f"{which}{number}": tensor.clone(memory_format=torch.contiguous_format)
             for number, pair in enumerate(both)
             for which, tensor in pair._asdict().items()
         }
-        save_file(stored, folder / _TENSORS)
+        save_file(stored_tensors, folder / _TENSORS)
         write_whole(folder / _INDEX, {"names": names, "silent": dict(self.silent)})
 
     @classmethod

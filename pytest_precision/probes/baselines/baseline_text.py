@@ -112,18 +112,6 @@ class CheckBaseline:
             same = written.setdefault("\n".join(lines), name)
             yield from lines if same == name else [f"as {same}"]
 
-    @classmethod
-    def of_text(cls, text: str) -> CheckBaseline:
-        """Parse the text of a baseline file.
-
-        Raises:
-            BaselineError: it is none; the message has the line.
-        """
-        # Only here: it needs torch, which the session's summary of the files does without.
-        from pytest_precision.probes.baselines.baseline_lines import baseline_of
-
-        return baseline_of(text)
-
 
 def seal_of(lines: Sequence[str]) -> str:
     """Return the last line of a baseline: the number of lines above it, and their digest."""

@@ -20,8 +20,9 @@ from pytest_precision.parity.compare.logical_tensor import assemble
 from pytest_precision.parity.compare.pairs import pieces_by_tensor
 from pytest_precision.probes.baselines.baseline_text import KeptMoment, KeptSide, WholeTensor
 from pytest_precision.trace.digests import bytes_of, digest, in_order, kept_as_it_is
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.segment_folders import folder_of, holders
 from pytest_precision.trace.sound import TORCH_DTYPES
 from pytest_precision.trace.writer import TraceWriter

@@ -23,7 +23,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import TOLD, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
-from pytest_precision.parity.explain.locate import histogram_of, locate
+from pytest_precision.parity.explain.locate import divergence_of, histogram_of
 from pytest_precision.parity.verdict import Ruling, again
 from pytest_precision.probes.baselines.baseline_files import (
     FOLDER,
@@ -116,7 +116,7 @@ class KeptCheck:
         baseline_report: dict[str, Any] = {
             "file": shown_from(self.terms.root, self.place.file(key))
         }
-        mine = CheckBaseline(
+        current_baseline = CheckBaseline(
             self.place.test,
             key,
             {
@@ -128,12 +128,12 @@ class KeptCheck:
             if self.claims is not None:
                 writer = f"check {self.number} of {self.place.test}"
                 claim(self.claims, self.place.file(key), writer)
-            written = self.place.write(mine)
+            written = self.place.write(current_baseline)
             return current_ruling, {
                 "baseline": baseline_report | {"state": "written" if written else "unchanged"}
             }
         try:
-            ruling, figures = self._compare(current_ruling, mine, self.place.read(key))
+            ruling, figures = self._compare(current_ruling, current_baseline, self.place.read(key))
         except NoBaselineError:
             if current_ruling.outcome == "pass":
                 raise
@@ -205,9 +205,9 @@ class KeptCheck:
                 *spread.rows(judgement),
                 "",
             ),
-            divergence=locate(diagnosis),
+            divergence=divergence_of(diagnosis),
             figures={
-                "spread": spread.columns(judgement),
+                "spread": spread.spread_figures(judgement),
                 "histogram": histogram_of(diagnosis.finding),
             },
         )
@@ -223,14 +223,14 @@ def golden(current_ruling: Ruling, moved: Mapping[str, Ruling], advice: str) -> 
     return replace(ruling, reason=reason, details=(*ruling.details, advice))
 
 
-def _missing_kinds(ours: Trace, theirs: Trace) -> Ruling | None:
+def _missing_kinds(candidate_trace: Trace, reference_trace: Trace) -> Ruling | None:
     """Return a failed outcome if the baseline lacks a kind of tensor that the side shows.
 
     Of two sides, one may lack some kinds. Of one side, which showed them when it was kept, somebody
     has deleted the lines; or it shows more now.
     """
-    for moment, then in zip(ours.moments, theirs.moments, strict=True):
-        lacking = ours.kinds_at(moment) - TOLD - theirs.kinds_at(then)
+    for moment, then in zip(candidate_trace.moments, reference_trace.moments, strict=True):
+        lacking = candidate_trace.kinds_at(moment) - TOLD - reference_trace.kinds_at(then)
         if lacking:
             names = ", ".join(sorted(lacking, key=causal_rank))
             reason = f"{names} is missing from the baseline {wording.when(moment)}"
@@ -242,10 +242,10 @@ MOVED_GATES = tuple(gate_function.__name__ for gate_function in (*TIME_GATES, go
 """Gates that refuse a side for its baseline."""
 
 
-def _key(sides: Iterable[Recording]) -> dict[str, str]:
+def _key(recordings: Iterable[Recording]) -> dict[str, str]:
     """Return a baseline's key: the versions and settings that affect the bits of results."""
     key: dict[str, str] = {}
-    for side in sides:
+    for side in recordings:
         for name, value in side.trace.header.environment.items():
             if name not in NOT_DECISIVE and key.setdefault(name, value) != value:
                 key[f"{side.name}.{name}"] = value

@@ -54,8 +54,8 @@ class JudgedEngine:
 
     def declares_updates(self, optimizer: Optimizer) -> bool:
         """Return whether the workload declares a rule, and the optimizer's class is one of it."""
-        declared = self._run.workload.optimizer_rule
-        return declared is not None and has_declared_class(optimizer)
+        declared_optimizer_rule = self._run.workload.optimizer_rule
+        return declared_optimizer_rule is not None and has_declared_class(optimizer)
 
 
 class AloneEngineProbe(Probe[EngineRun]):

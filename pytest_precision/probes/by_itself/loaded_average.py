@@ -25,10 +25,10 @@ def _steps_of_averages(trace: Trace) -> Iterator[int]:
     after_steps: dict[int, Moment] = {}
     for moment in trace.moments:
         if moment.operation in LOADS and moment.step in after_steps:
-            saved = after_steps[moment.step]
-            weights = _described(trace, saved, WEIGHTS)
+            saved_moment = after_steps[moment.step]
+            weights = _described(trace, saved_moment, WEIGHTS)
             loaded = _described(trace, moment, WEIGHTS).items()
-            averages = {*_described(trace, saved, AVERAGES).values()}
+            averages = {*_described(trace, saved_moment, AVERAGES).values()}
             other = [words for name, words in loaded if words != weights.get(name, words)]
             if other and averages.issuperset(other):
                 yield moment.step

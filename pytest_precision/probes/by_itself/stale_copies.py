@@ -64,16 +64,16 @@ class StaleCopies(UpdateJudge):
             first_read = node.metadata.setdefault(SEEN, number)
             if first_read < self._moved.get(id(leaf), (leaf, 0))[1]:
                 stale[id(leaf)] = node.name()
-        named = [tensor for _, tensor in self.run.parameters() if id(tensor) in stale]
-        if named:
-            by_autocast = torch.is_autocast_enabled(named[0].device.type)
+        named_tensors = [tensor for _, tensor in self.run.parameters() if id(tensor) in stale]
+        if named_tensors:
+            by_autocast = torch.is_autocast_enabled(named_tensors[0].device.type)
             self.find(
                 "{name} was read at step {step} as it was cast before an update: autocast keeps "
                 "casts until its outermost block ends, which must be within a step"
-                if by_autocast and stale[id(named[0])] == CAST
+                if by_autocast and stale[id(named_tensors[0])] == CAST
                 else "{name} was read at step {step} as it was copied before an update: the copy, "
                 "a cast or a gathered weight, is kept, and its source has changed since",
-                named[0],
-                len(named) - 1,
+                named_tensors[0],
+                len(named_tensors) - 1,
             )
         return loss

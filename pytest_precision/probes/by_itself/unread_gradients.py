@@ -51,9 +51,9 @@ class UnreadGradients(RunJudge):
 
     def over(self) -> None:
         """Note the gradients that no optimizer of the run has read."""
-        unread = self._unread()
-        if unread:
-            self.find(self._words(), unread[0], len(unread) - 1)
+        unread_tensors = self._unread()
+        if unread_tensors:
+            self.find(self._words(), unread_tensors[0], len(unread_tensors) - 1)
 
     def _unread(self) -> list[Tensor]:
         named = {id(parameter) for _, parameter in self.run.parameters()}

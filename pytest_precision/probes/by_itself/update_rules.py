@@ -49,8 +49,8 @@ class UpdateRule(NamedTuple):
 def rule_of(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> UpdateRule | None:
     """Return the rule for a tensor of an optimizer; None where its class says nothing of it."""
     kind = type(optimizer).__name__
-    local = parameter.to_local() if is_dtensor(parameter) else parameter
-    plain = type(local) in (Tensor, nn.Parameter)
+    local_tensor = parameter.to_local() if is_dtensor(parameter) else parameter
+    plain = type(local_tensor) in (Tensor, nn.Parameter)
     gradient = parameter.grad
     if not plain or gradient is None or gradient.is_sparse or not parameter.numel():
         return None

@@ -17,8 +17,9 @@ from pytest_precision.matrix.sequence import LOADS
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.trace.data_log import DataLog
+from pytest_precision.trace.header import WARN_ONLY
 from pytest_precision.trace.moment import Moment
-from pytest_precision.trace.reader import WARN_ONLY, Entry, Trace
+from pytest_precision.trace.reader import Entry, Trace
 
 STEPS_AFTER_A_LOAD = 2
 """Steps that show a state which a checkpoint lost: the first one makes it, the second reads it."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pytest_precision.probes.gradients.held_gradient import HeldGradient
-from pytest_precision.probes.gradients.pieces import ShownStep, part
 from pytest_precision.probes.gradients.plain import PlainLoop, PlainMicrobatch
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, part
 
 ROOM_OF_FIT = 4
 """How much more than one tensor may be off, all of a fit may leave."""
@@ -113,10 +113,12 @@ class Unexplained(NamedTuple):
         columns = torch.stack(
             [self._joined(microbatch.gradients) for microbatch in microbatches], 1
         )
-        got = torch.cat([gradient.got.reshape(-1) for gradient in self.gradients]).unsqueeze(1)
-        counts = torch.linalg.lstsq(columns, got).solution
-        left = float((columns @ counts - got).norm())
-        if not left <= ROOM_OF_FIT * self.step.near * float(got.norm()):
+        actual_tensor = torch.cat(
+            [gradient.got.reshape(-1) for gradient in self.gradients]
+        ).unsqueeze(1)
+        counts = torch.linalg.lstsq(columns, actual_tensor).solution
+        left = float((columns @ counts - actual_tensor).norm())
+        if not left <= ROOM_OF_FIT * self.step.near * float(actual_tensor.norm()):
             return None
         counts = counts.masked_fill((columns.norm(dim=0) == 0).unsqueeze(1), 1.0)
         moved = float((columns @ (counts - 1)).norm())

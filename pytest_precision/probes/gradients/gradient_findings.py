@@ -29,9 +29,12 @@ class WrongGradient(NamedTuple):
     breach: GradientBreach
 
 
-def wrong_gradients(sides: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
+def wrong_gradients(recordings: Iterable[Recording], exempt: Exempt) -> list[WrongGradient]:
     """Return each run's first loss or gradient that differs from the workload's recomputation."""
-    breaches = ((side.name, side.log(GradientLog).first(exempt.judges)) for side in sides)
+    breaches = (
+        (recording.name, recording.log(GradientLog).first(exempt.judges))
+        for recording in recordings
+    )
     return [WrongGradient(name, breach) for name, breach in breaches if breach is not None]
 
 
@@ -46,8 +49,14 @@ def workload_gradients(case: Case) -> Ruling | None:
 
 def wrong_alone(case: RecordedCase) -> GradientBreach | None:
     """Return the candidate's first wrong gradient, unless the reference has one, too."""
-    ours, theirs = (wrong_gradients([side], case.exempt) for side in case.sides)
-    return ours[0].breach if ours and not theirs else None
+    candidate_wrong_gradients, reference_wrong_gradients = (
+        wrong_gradients([side], case.exempt) for side in case.sides
+    )
+    return (
+        candidate_wrong_gradients[0].breach
+        if candidate_wrong_gradients and not reference_wrong_gradients
+        else None
+    )
 
 
 def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
@@ -62,13 +71,13 @@ def gradient_headline(wrong: Sequence[WrongGradient]) -> str:
     )
 
 
-def gradient_lines(side: Recording, exempt: Exempt) -> list[str]:
+def gradient_lines(recording: Recording, exempt: Exempt) -> list[str]:
     """Return a line that explains a run's wrong gradient; empty if none is wrong."""
     return [
-        f"Of the {wrong.side}: {wrong.breach.kind} of {wrong.breach.name} is not what the workload "
-        f"gives at step {wrong.breach.step}: {wrong.breach.words}"
-        for wrong in wrong_gradients([side], exempt)
-        if wrong.breach.words
+        f"Of the {recording.name}: {breach.kind} of {breach.name} is not what the workload "
+        f"gives at step {breach.step}: {breach.words}"
+        for _, breach in wrong_gradients([recording], exempt)
+        if breach.words
     ]
 
 

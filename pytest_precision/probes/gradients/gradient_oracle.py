@@ -22,17 +22,17 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.tensor_key import unwrapped
 from pytest_precision.probes.gradients.gradient_log import GradientLog
 from pytest_precision.probes.gradients.judged import judge_step
-from pytest_precision.probes.gradients.pieces import (
+from pytest_precision.probes.gradients.plain import PlainLoop
+from pytest_precision.probes.gradients.plain_sums import PlainSums
+from pytest_precision.probes.gradients.shown_pieces import (
     ShownStep,
     cpu_copies,
     resident_pieces,
     step_digest,
 )
-from pytest_precision.probes.gradients.plain import PlainLoop
-from pytest_precision.probes.gradients.plain_sums import PlainSums
 from pytest_precision.workloads.base import Workload
 
-FIRST = 2
+FIRST_STEPS = 2
 """Steps at the start that are computed once more."""
 
 LARGEST_MODEL = 1 << 22
@@ -70,7 +70,7 @@ class GradientOracle:
         self._sums = None if other_log is None else other_log.sums
         self._log = GradientLog(silent="" if enabled else TURNED_OFF)
         self._steps: list[ShownStep] = []
-        self._due = FIRST
+        self._due = FIRST_STEPS
 
     def interrupted(self) -> None:
         """Select the next train step for the gradient check, because a save or load precedes it."""
@@ -90,20 +90,20 @@ class GradientOracle:
             self._silence(f"the model has more than {LARGEST_MODEL:,} parameters")
             return None
         self._due -= 1
-        shown = ShownStep(step, engine.data_parallel)
-        shown.buffers = {
+        shown_step = ShownStep(step, engine.data_parallel)
+        shown_step.buffers = {
             unwrapped(name): buffer.detach().to("cpu", copy=True)
             for name, buffer in engine.model.named_buffers()
         }
         if engine.scaler is not None:
-            shown.scale = engine.scaler.scale
-        return shown, resident_pieces(engine)
+            shown_step.scale = engine.scaler.scale
+        return shown_step, resident_pieces(engine)
 
     def _end(self, engine: Engine, shown: ShownStep, stored: list[Observation]) -> None:
         """Add to a step's record the weights that forward read, the losses and the gradients."""
-        used = cpu_copies(engine.capture.kept("used_param"))
-        named = {piece.name for piece in used}
-        shown.weights = used + [piece for piece in stored if piece.name not in named]
+        used_observations = cpu_copies(engine.capture.kept("used_param"))
+        named = {piece.name for piece in used_observations}
+        shown.weights = used_observations + [piece for piece in stored if piece.name not in named]
         shown.losses = cpu_copies(engine.capture.kept("loss"))
         pieces = [*engine.observe("forward_backward", Capture())]
         shown.grad = cpu_copies(piece for piece in pieces if piece.kind == "grad")
@@ -162,8 +162,8 @@ class GradientOracle:
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
-        packed = self._read_engine(lambda: _packed(self._steps)) or b""
-        ranks = [(self._log.silent, packed)] * dist.get_world_size()
+        packed_steps = self._read_engine(lambda: _packed(self._steps)) or b""
+        ranks = [(self._log.silent, packed_steps)] * dist.get_world_size()
         dist.gather_object(ranks[0], ranks if rank == 0 else None, dst=0)
         self._log.silent = next((reason for reason, _ in ranks if reason), "")
         return (
@@ -196,9 +196,15 @@ class GradientOracle:
                 log = GradientLog(judged, worst)
             else:
                 loop = loop or PlainLoop(self._workload, self._cell)
-                before = [shown[number - 1] for shown in ranks if number]
+                earlier_shown_steps = [shown_steps[number - 1] for shown_steps in ranks if number]
                 log = GradientLog()
-                judge_step(log, loop, [shown[number] for shown in ranks], before, sums)
+                judge_step(
+                    log,
+                    loop,
+                    [shown_steps[number] for shown_steps in ranks],
+                    earlier_shown_steps,
+                    sums,
+                )
             if not log.breaches and not log.silent:
                 log.right[step] = log.judged, log.worst
             self._log.add(log)
@@ -219,6 +225,6 @@ def _packed(steps: list[ShownStep]) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(packed: bytes) -> list[ShownStep]:
-    steps: list[ShownStep] = torch.load(io.BytesIO(packed), weights_only=False)
+def _unpacked(packed_bytes: bytes) -> list[ShownStep]:
+    steps: list[ShownStep] = torch.load(io.BytesIO(packed_bytes), weights_only=False)
     return steps

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pytest_precision.engine.observation import Observation, Span
 from pytest_precision.probes.gradients.gradient_log import GradientBreach
-from pytest_precision.probes.gradients.pieces import ShownStep, part
 from pytest_precision.probes.gradients.plain import Sums
+from pytest_precision.probes.gradients.shown_pieces import ShownStep, part
 
 UNIT_OF_SUMS = torch.finfo(torch.bfloat16).eps / 2
 """Unit roundoff of bf16, to which a stack may be told to round what each rank gives to a sum over
@@ -54,9 +54,9 @@ class HeldGradient(NamedTuple):
         """Return the relative L2 error of the run's tensor against the recomputed one."""
         return self.share_of_plain(self.got)
 
-    def share_of_plain(self, other: Tensor) -> float:
-        """Return `other`'s relative L2 distance from the recomputed fp64 tensor."""
-        return float((other - self.plain).norm()) / self._size
+    def share_of_plain(self, other_tensor: Tensor) -> float:
+        """Return `other_tensor`'s relative L2 distance from the recomputed fp64 tensor."""
+        return float((other_tensor - self.plain).norm()) / self._size
 
     @property
     def _size(self) -> float:
@@ -76,21 +76,21 @@ class HeldGradient(NamedTuple):
         return roundings * UNIT_OF_SUMS * size / self._size
 
 
-def held_gradients(ranks: Sequence[ShownStep], plain: Sums) -> list[HeldGradient]:
+def held_gradients(ranks: Sequence[ShownStep], plain_sums: Sums) -> list[HeldGradient]:
     """Pair the finite losses, local and reduced gradients of a step with recomputed ones.
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """
-    return [gradient for gradient in _shown(ranks, plain) if gradient.is_finite]
+    return [gradient for gradient in _shown(ranks, plain_sums) if gradient.is_finite]
 
 
-def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
+def _shown(ranks: Sequence[ShownStep], plain_sums: Sums) -> Iterator[HeldGradient]:
     for rank, step in enumerate(ranks):
         for piece in step.losses:
             if isinstance(piece.place, Span) and piece.tensor.numel() == 1:
                 number = piece.place.start
-                computed = number < len(plain.losses)
-                value = torch.tensor([plain.losses[number] if computed else 0.0]).double()
+                computed = number < len(plain_sums.losses)
+                value = torch.tensor([plain_sums.losses[number] if computed else 0.0]).double()
                 name = f"microbatch {number}"
                 yield HeldGradient(
                     "loss", name, rank, piece.tensor.double().reshape(1), value, number
@@ -99,24 +99,26 @@ def _shown(ranks: Sequence[ShownStep], plain: Sums) -> Iterator[HeldGradient]:
         share, size = step.dealt
         for piece in step.grad if size == len(ranks) else ():
             if piece.tensor.numel() == torch.Size(piece.shape).numel():
-                expected = plain.shares[share].get(piece.name)
+                expected = plain_sums.shares[share].get(piece.name)
                 if expected is not None:
-                    got = piece.tensor.double().reshape(expected.shape) / step.scale
-                    yield HeldGradient("grad", piece.name, rank, got, expected, share, piece)
-    reduced = [piece for step in ranks for piece in step.reduced]
-    for name in dict.fromkeys(piece.name for piece in reduced):
+                    actual_tensor = piece.tensor.double().reshape(expected.shape) / step.scale
+                    yield HeldGradient(
+                        "grad", piece.name, rank, actual_tensor, expected, share, piece
+                    )
+    reduced_observations = [piece for step in ranks for piece in step.reduced]
+    for name in dict.fromkeys(piece.name for piece in reduced_observations):
         for rank, step in enumerate(ranks):
             for piece in step.reduced:
-                if piece.name == name and name in plain.total and piece.tensor.numel():
-                    expected = part(plain.total[name], piece)
-                    got = piece.tensor.double().reshape(expected.shape) / step.scale
+                if piece.name == name and name in plain_sums.total and piece.tensor.numel():
+                    expected = part(plain_sums.total[name], piece)
+                    actual_tensor = piece.tensor.double().reshape(expected.shape) / step.scale
                     yield HeldGradient(
-                        "reduced_grad", name, rank, got, expected, None, piece, plain
+                        "reduced_grad", name, rank, actual_tensor, expected, None, piece, plain_sums
                     )
 
 
 def absent_gradients(
-    ranks: Sequence[ShownStep], plain: Sums, weights: Set[str], near: float
+    ranks: Sequence[ShownStep], plain_sums: Sums, weights: Set[str], near: float
 ) -> Iterator[GradientBreach]:
     """Yield an error for each weight that should have a gradient, but has none on any rank.
 
@@ -128,9 +130,9 @@ def absent_gradients(
     }
     names = {piece.name for pieces in shown.values() for piece in pieces if piece.tensor.numel()}
     kind = next((kind for kind, pieces in shown.items() if pieces), None)
-    if kind is None or not names <= weights | plain.total.keys():
+    if kind is None or not names <= weights | plain_sums.total.keys():
         return
-    for name, gradient in plain.total.items():
+    for name, gradient in plain_sums.total.items():
         size = float(gradient.norm())
         if name not in names and 0 < size < float("inf"):
             yield GradientBreach(ranks[0].step, kind, name, None, 1.0, near, "no rank has any")

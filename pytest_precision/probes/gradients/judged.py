@@ -17,7 +17,6 @@ from pytest_precision.probes.gradients.held_gradient import (
     absent_gradients,
     held_gradients,
 )
-from pytest_precision.probes.gradients.pieces import ShownStep, joined, part, start_digest
 from pytest_precision.probes.gradients.plain import (
     MOST_FITTED,
     PlainLoop,
@@ -25,6 +24,12 @@ from pytest_precision.probes.gradients.plain import (
     Sums,
 )
 from pytest_precision.probes.gradients.plain_sums import PlainSums
+from pytest_precision.probes.gradients.shown_pieces import (
+    ShownStep,
+    part,
+    start_digest,
+    whole_tensors,
+)
 
 NEAR_ROUNDINGS = 64
 """Unit roundoffs of the compute dtype within which a tensor is near the plain one."""
@@ -50,7 +55,7 @@ def judge_step(
         sums: that are known of steps, and that are kept for the other side.
     """
     first = ranks[0]
-    weights = joined([piece for shown in ranks for piece in shown.weights])
+    weights = whole_tensors([piece for shown in ranks for piece in shown.weights])
     lacking = loop.lacking(weights, first.buffers)
     if lacking:
         log.silent = f"its engine shows no whole {lacking[0]}"

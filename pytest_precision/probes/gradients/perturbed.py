@@ -15,8 +15,8 @@ from pytest_precision.probes.gradients.accumulation_rules import explained
 from pytest_precision.probes.gradients.fit import UnlikeStep
 from pytest_precision.probes.gradients.gradient_log import GradientBreach, GradientLog
 from pytest_precision.probes.gradients.held_gradient import HeldGradient
-from pytest_precision.probes.gradients.pieces import part
 from pytest_precision.probes.gradients.plain import PlainMicrobatch, Sums
+from pytest_precision.probes.gradients.shown_pieces import part
 
 SPREADS = 8
 """How many times as far as a perturbed computation a tensor may be from the plain one."""
@@ -58,17 +58,20 @@ def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGra
         return
     remembers = later is not None and _differs(first_microbatch, later, 0.0)
     remembers &= not _differs(first_microbatch, again, 0.0)
-    wrong = [*_unexplained(beyond, step)]
+    wrong_gradient_breaches = [*_unexplained(beyond, step)]
     if remembers:  # which leaves nothing that a wrong rule explains
-        wrong = [breach for breach in wrong if breach.words]
-    log.breaches = [*wrong, *log.breaches]
+        wrong_gradient_breaches = [breach for breach in wrong_gradient_breaches if breach.words]
+    log.breaches = [*wrong_gradient_breaches, *log.breaches]
     log.silent = REMEMBERS if remembers and not log.breaches else ""
 
 
-def _differs(microbatch: PlainMicrobatch, again: PlainMicrobatch, near: float) -> bool:
+def _differs(
+    microbatch: PlainMicrobatch, repeated_microbatch: PlainMicrobatch, near: float
+) -> bool:
     """Return whether recomputing a microbatch changed its loss or gradients by more than `near`."""
-    return abs(microbatch.loss - again.loss) > near * abs(microbatch.loss) or any(
-        float((gradient - again.gradients[name]).norm()) > near * float(gradient.norm())
+    return abs(microbatch.loss - repeated_microbatch.loss) > near * abs(microbatch.loss) or any(
+        float((gradient - repeated_microbatch.gradients[name]).norm())
+        > near * float(gradient.norm())
         for name, gradient in microbatch.gradients.items()
     )
 
@@ -79,9 +82,9 @@ def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[G
     bounds: list[float] = []
     for seed in SEEDS:  # the second one only where the first one does not explain all of them
         step.put(seed)
-        other = Sums.of(step.loop.microbatches(step.first.step), step.size)
+        other_sums = Sums.of(step.loop.microbatches(step.first.step), step.size)
         for number, gradient in enumerate(beyond):
-            share = gradient.share_of_plain(_recomputed(gradient, other))
+            share = gradient.share_of_plain(_recomputed(gradient, other_sums))
             spread[number] = max(spread[number], share)
         bounds = [
             step.near + SPREADS * moved + gradient.summing
@@ -127,12 +130,12 @@ def _miscounted(
             yield kind, rank
 
 
-def _recomputed(gradient: HeldGradient, other: Sums) -> Tensor:
-    """Return the tensor of `other`'s recomputed sums that corresponds to the run's `gradient`."""
+def _recomputed(gradient: HeldGradient, other_sums: Sums) -> Tensor:
+    """Return the tensor of other recomputed sums that corresponds to the run's `gradient`."""
     if gradient.kind == "loss":
         assert gradient.share is not None
-        return torch.tensor([other.losses[gradient.share]]).double()
+        return torch.tensor([other_sums.losses[gradient.share]]).double()
     if gradient.share is not None:
-        return other.shares[gradient.share][gradient.name]
+        return other_sums.shares[gradient.share][gradient.name]
     assert gradient.piece is not None
-    return part(other.total[gradient.name], gradient.piece)
+    return part(other_sums.total[gradient.name], gradient.piece)

@@ -116,9 +116,12 @@ class _Walk:
         }
         self._updated = dtypes.get("master", {})
         self._with_moments = {*dtypes.get("exp_avg", {}), *dtypes.get("momentum_buffer", {})}
-        checks = quantized_kinds.checks_quantization(side.cell, dtypes)
-        arguments = side.cell, self._shown, self._quantized, self._coarse
-        self._quantization = None if checks is None else checks(*arguments)
+        self._quantization = None
+        if quantized_kinds.shows_quantized(side.cell, dtypes):
+            # Only here, so that other runs import no number format.
+            from pytest_precision.probes.identities.quantization import Quantization
+
+            self._quantization = Quantization(side.cell, self._shown, self._quantized, self._coarse)
         if log.starts:
             checked["master is not rounded since the update before"] += log.starts
 
@@ -149,9 +152,9 @@ class _Walk:
             if moment.phase not in STATELESS:  # a layout after a swap may hide what another shows
                 self._state = {kind: tensors[kind] for kind in RESIDENT}
 
-    def _used(self, moment: Moment, used: Mapping[str, list[Entry]]) -> Iterator[Judged]:
+    def _used(self, moment: Moment, used_entries: Mapping[str, list[Entry]]) -> Iterator[Judged]:
         """Yield weights that a forward used but that differ from the stored weights."""
-        for name, entries in used.items():
+        for name, entries in used_entries.items():
             kind = "param" if name in self._state.get("param", {}) else "master"
             stored = self._state.get(kind, {}).get(name)
             if stored is None or (kind == "master" and name in self._quantized | self._coarse):
@@ -279,7 +282,7 @@ class _Walk:
                 yield identity_rules.normed(claim, norm, gradients, scale)
 
     def _scaled(
-        self, moment: Moment, shown: Mapping[str, list[Entry]], *, overflowed: bool
+        self, moment: Moment, shown_entries: Mapping[str, list[Entry]], *, overflowed: bool
     ) -> Iterator[Judged]:
         """Yield, per recorded loss-scale value, how it breaks `GradScaler`'s rule; None if not."""
         if self._log.shown_by != "phases" or not self._log.by_loss_scale:
@@ -290,7 +293,7 @@ class _Walk:
         rule = LossScale()
         rule.load_state_dict(before)
         rule.update(overflowed=overflowed)
-        for name, got in self._shown.numbers(shown).items():
+        for name, got in self._shown.numbers(shown_entries).items():
             claim = self._shown.claim(moment, "loss_scale", name, "what its rule makes of it")
-            exact = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
-            yield claim.broken(torch.tensor(got, dtype=torch.float64), exact, 0.0)
+            exact_tensor = torch.tensor(rule.state_dict()[name], dtype=torch.float64)
+            yield claim.broken(torch.tensor(got, dtype=torch.float64), exact_tensor, 0.0)

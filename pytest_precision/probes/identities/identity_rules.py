@@ -61,9 +61,11 @@ class Claim:
             exact: what it should be, of its shape, fp64.
             bound: largest legitimate error.
         """
-        ours = got.double().reshape(-1)
+        candidate_tensor = got.double().reshape(-1)
         exact = exact.reshape(-1)
-        excess = (ours - exact).abs() - (bound.reshape(-1) if isinstance(bound, Tensor) else bound)
+        excess = (candidate_tensor - exact).abs() - (
+            bound.reshape(-1) if isinstance(bound, Tensor) else bound
+        )
         excess = excess.where(excess.isfinite(), -torch.inf)
         if not excess.numel() or float(excess.max()) <= 0:
             return None
@@ -76,8 +78,12 @@ class Claim:
             self.identity,
             index,
             float(exact[place]),
-            float(ours[place]),
-            _factor(ours, exact, torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0),
+            float(candidate_tensor[place]),
+            _factor(
+                candidate_tensor,
+                exact,
+                torch.finfo(got.dtype).eps if got.is_floating_point() else 0.0,
+            ),
         )
 
 
@@ -131,13 +137,13 @@ def advice_on(breach: Contradiction) -> str:
     return advice
 
 
-def _factor(ours: Tensor, exact: Tensor, eps: float) -> float | None:
-    """Return the constant factor between `ours` and the required `exact`; None if there is none."""
-    if not bool(ours.isfinite().all() and exact.isfinite().all()):
+def _factor(candidate_tensor: Tensor, exact_tensor: Tensor, eps: float) -> float | None:
+    """Return the constant factor between a tensor and the exact one; None if there is none."""
+    if not bool(candidate_tensor.isfinite().all() and exact_tensor.isfinite().all()):
         return None
-    if ours.numel() == 1 and bool(exact):
-        return float(ours / exact)
-    return constant_ratio(ours, exact, eps)
+    if candidate_tensor.numel() == 1 and bool(exact_tensor):
+        return float(candidate_tensor / exact_tensor)
+    return constant_ratio(candidate_tensor, exact_tensor, eps)
 
 
 def everywhere(breaches: Sequence[Judged]) -> Iterator[Contradiction]:
@@ -283,12 +289,14 @@ class RunView:
 
     def same(self, got: Sequence[Entry], other: Sequence[Entry]) -> bool:
         """Return whether two whole tensors are known to have the same bytes."""
-        first = other[0]
+        first_entry = other[0]
         if any(piece.digest and piece.piece != piece.shape for piece in (*got, *other)):
-            ours, theirs = (assemble(self._trace, [*side]) for side in (got, other))
-            return ours.same_bytes(theirs)
-        return first.piece == first.shape and all(
-            (piece.dtype, piece.piece) == (first.dtype, first.piece)
-            and self._trace.same_bytes(piece, self._trace, first)
+            candidate_logical_tensor, reference_logical_tensor = (
+                assemble(self._trace, [*side]) for side in (got, other)
+            )
+            return candidate_logical_tensor.same_bytes(reference_logical_tensor)
+        return first_entry.piece == first_entry.shape and all(
+            (piece.dtype, piece.piece) == (first_entry.dtype, first_entry.piece)
+            and self._trace.same_bytes(piece, self._trace, first_entry)
             for piece in (*got, *other[1:])
         )

@@ -172,9 +172,9 @@ class Quantization:
             got = self._shown.whole(entries)
             rowwise = key._replace(part=OperandPart("rowwise", field).part).name(kind)
             exact = self._shown.whole(tensors[kind].get(rowwise))
-            turned = None if exact is None else exact.t().contiguous()
+            turned_tensor = None if exact is None else exact.t().contiguous()
             identity = "its rowwise bytes, transposed"
-            yield self._shown.equal(moment, (kind, full), identity, got, turned)
+            yield self._shown.equal(moment, (kind, full), identity, got, turned_tensor)
 
     def _amaxes(
         self, moved: Collection[str], tensors: EntriesByName
@@ -215,25 +215,27 @@ class Quantization:
         if amaxes is None or then is None or scale is None or old is None:
             return
         if amax is None:
-            newest = amaxes[-1:]
+            newest_tensor = amaxes[-1:]
             identity = "the history before it, rolled"
             if torch.equal(amaxes, then):
-                newest = torch.zeros_like(newest)
+                newest_tensor = torch.zeros_like(newest_tensor)
         else:
             recorded = sides[1].get("recorded_amax", {}).get(history, [])
             new_amaxes = [amax, *(self._shown.whole([entry]) for entry in recorded)]
-            newest = torch.stack([tensor for tensor in new_amaxes if tensor is not None]).amax(0)
+            newest_tensor = torch.stack(
+                [tensor for tensor in new_amaxes if tensor is not None]
+            ).amax(0)
             identity = "the history before it, rolled, and the largest amax since"
-        rolls = float(newest) != 0
-        exact = torch.cat([then[1:], newest]) if rolls else then
-        yield self._shown.equal(moment, ("amax", history), identity, amaxes, exact)
-        largest = torch.maximum(then.amax(0, keepdim=True), newest)
+        rolls = float(newest_tensor) != 0
+        exact_tensor = torch.cat([then[1:], newest_tensor]) if rolls else then
+        yield self._shown.equal(moment, ("amax", history), identity, amaxes, exact_tensor)
+        largest = torch.maximum(then.amax(0, keepdim=True), newest_tensor)
         expected = _scale(format.element.maximum, largest, old) if rolls else old
         identity = "that of the largest amax of its history"
         yield self._shown.equal(moment, ("scale", name), identity, scale, expected)
 
 
-def _scale(maximum: float, amax: Tensor, old: Tensor) -> Tensor:
+def _scale(maximum: float, amax: Tensor, old_tensor: Tensor) -> Tensor:
     """Return the scale of an amax in fp32; the old scale if the amax is not finite."""
     scale = torch.full_like(amax, maximum).div_(amax).clamp_(max=FP32_MAXIMUM)
-    return scale if bool(amax.isfinite()) else old
+    return scale if bool(amax.isfinite()) else old_tensor

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import PRECISIONS
 from pytest_precision.matrix.tensor_key import TensorKey, is_inner, outer_kind
-
-if TYPE_CHECKING:
-    from pytest_precision.probes.identities.quantization import Quantization
 
 QUANTIZED = {"data": "quantized", "scale": "scale", "amax": "amax"}
 """Tensor of a quantized weight in use to the kind of the resident one."""
@@ -34,17 +30,11 @@ def stored_quantized(dtypes: dict[str, dict[str, str]], *, resident: bool) -> It
                 yield name
 
 
-def checks_quantization(cell: Cell, kinds: Collection[str]) -> type[Quantization] | None:
-    """Return what checks quantized weights; None for a run without them.
-
-    Only here, so that such a run imports no number format.
+def shows_quantized(cell: Cell, kinds: Collection[str]) -> bool:
+    """Return whether a run of a cell shows quantized weights.
 
     Args:
         cell: of the run.
         kinds: of the tensors that it shows.
     """
-    if not PRECISIONS[cell.precision].quantized and QUANTIZED_KINDS.isdisjoint(kinds):
-        return None
-    from pytest_precision.probes.identities.quantization import Quantization
-
-    return Quantization
+    return PRECISIONS[cell.precision].quantized or not QUANTIZED_KINDS.isdisjoint(kinds)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_precision.check.recordings import Recordings
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.tensor_key import TensorKey
-from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.probes.lines.explain.first_difference import up_to

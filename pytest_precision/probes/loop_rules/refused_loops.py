@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_precision.check.case import Case
 from pytest_precision.check.gate import failed, gate
 from pytest_precision.parity.verdict import Ruling
-from pytest_precision.trace.broken_rules import BrokenRules
+from pytest_precision.probes.loop_rules.broken_rules import BrokenRules
 
 
 @gate

@@ -114,7 +114,11 @@ class LoopRules(LoopEvents):
         )
         self._old.begin(updated_tensors(optimizer))
         self._divided.end(updated_tensors(optimizer))
-        self._unscaled = [other for other in self._unscaled if other is not optimizer]
+        self._unscaled = [
+            other_optimizer
+            for other_optimizer in self._unscaled
+            if other_optimizer is not optimizer
+        ]
         self._just_stepped.append(optimizer)
         self._read = {}
         if self._copies_gradients:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from pytest_precision.probes.loop_rules.broken_rules import BrokenRules
 from pytest_precision.probes.loop_rules.rules_of_loops import LoopRules
 from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.scripts.steps import Steps
-from pytest_precision.trace.broken_rules import BrokenRules
 
 
 class RulesProbe(Probe[Steps]):

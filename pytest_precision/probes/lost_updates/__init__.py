@@ -15,7 +15,7 @@ PROBE = ProbeSpec(
     ),
     figures=(
         FigureSpec("lost_updates", f"{_CURVES}:shares_lost", of_both=True),
-        FigureSpec("curves", f"{_CURVES}:table", of_both=True),
+        FigureSpec("curves", f"{_CURVES}:curves_of_runs", of_both=True),
     ),
     explains=f"{_CURVES}:losses_explained",
 )

@@ -41,7 +41,7 @@ def summary(log: UpdateLog) -> dict[str, Any]:
     }
 
 
-def table(case: RecordedCase) -> dict[str, Any]:
+def curves_of_runs(case: RecordedCase) -> dict[str, Any]:
     """Return the curves of each run to plot: loss, gradient norm, updates lost to rounding.
 
     A step's loss is the sum of its microbatches' observed losses.

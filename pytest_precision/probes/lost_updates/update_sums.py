@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from pytest_precision.recorders.threads import computed
-from pytest_precision.recorders.weights import IN_CACHE, joined, lists_of_at_most, measured_at_once
+from pytest_precision.recorders.weights import (
+    IN_CACHE,
+    concatenated,
+    lists_of_at_most,
+    measured_at_once,
+)
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,9 @@ def _alike(updates: Sequence[Update]) -> Iterator[list[Update]]:
 
 def _totals(updates: Sequence[Update], *, finite_only: bool) -> Tensor:
     """Return a row of figures for each of some updates by one rule."""
-    tensors = [*map(joined, zip(*(update.tensors for update in updates), strict=True))]
+    tensors = [*map(concatenated, zip(*(update.tensors for update in updates), strict=True))]
     device, sizes = tensors[0].device, [update.size for update in updates]
-    before = joined([update.before for update in updates])
+    before = concatenated([update.before for update in updates])
     chunk = IN_CACHE if device.type == "cpu" else measured_at_once(device)
     flat = [torch.split(tensor, chunk) for tensor in (before, *tensors)]
 

@@ -30,7 +30,7 @@ def proposes(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
         case: with values of both sides.
         diagnosis: what the first divergence looks like.
     """
-    yield from required_tolerance.table(case.judgement)
+    yield from required_tolerance.required_lines(case.judgement)
     yield from proposal_lines(case, diagnosis)
 
 
@@ -49,9 +49,9 @@ def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
     tried = OF_THIS_START
     try:
         # Others are recorded only where there may be something to propose.
-        other = None if isinstance(criteria, str) else case.otherwise_started()
-        if other is not None and other.judgement.observations:
-            criteria = _proved_criteria([case, other], _noise(case))
+        other_case = None if isinstance(criteria, str) else case.otherwise_started()
+        if other_case is not None and other_case.judgement.observations:
+            criteria = _proved_criteria([case, other_case], _noise(case))
             tried = OF_ANOTHER_START
     except SideFailed as failed:
         tried = f"From another start they were not tried: {failed.reason}"
@@ -66,9 +66,9 @@ def proposal_lines(case: Case, diagnosis: Diagnosis) -> Iterator[str]:
 
 def _noise(case: Case) -> ComparedRun:
     assert case.again is not None
-    noisy = case.again.theirs(case.window, Variant(noise=1, updates=False))
+    noisy_recording = case.again.theirs(case.window, Variant(noise=1, updates=False))
     reference = case.reference.trace
-    return ComparedRun(judge(noisy.trace, reference, Criteria.of(None)), reference)
+    return ComparedRun(judge(noisy_recording.trace, reference, Criteria.of(None)), reference)
 
 
 def _proved_criteria(cases: list[Case], noise: ComparedRun | None) -> Mapping[str, Criterion] | str:
@@ -90,20 +90,22 @@ def _without_freedom(
 ) -> tuple[dict[str, Criterion], str]:
     """Exempt tensors whose tolerance any value satisfies; report a whole kind's in words."""
     candidate, reference = (side.trace for side in case.sides)
-    for free in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
-        if criteria.get(free.kind) == free.tolerance:
-            return criteria, free.words
+    for freedom in proves_nothing(candidate, reference, Criteria.of(criteria), case.compared):
+        if criteria.get(freedom.kind) == freedom.tolerance:
+            return criteria, freedom.words
         criteria = {
-            key: LEFT_OUT if key.startswith(f"{free.kind}:") and bound == free.tolerance else bound
+            key: LEFT_OUT
+            if key.startswith(f"{freedom.kind}:") and bound == freedom.tolerance
+            else bound
             for key, bound in criteria.items()
         }
     return criteria, ""
 
 
 def _holds(case: Case, criteria: Mapping[str, Criterion]) -> bool:
-    ours, theirs = (side.trace for side in case.sides)
+    candidate_trace, reference_trace = (side.trace for side in case.sides)
     proposal = Criteria.of({**criteria, **_left_out_by_the_test(case)})
-    return judge(ours, theirs, proposal).first is None
+    return judge(candidate_trace, reference_trace, proposal).first is None
 
 
 def _left_out_by_the_test(case: Case) -> dict[str, Criterion]:

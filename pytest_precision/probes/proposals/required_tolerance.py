@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_precision.engine.kinds import causal_rank, lasting
-from pytest_precision.parity.compare.divergences import Finding, Judgement, Tally
+from pytest_precision.parity.compare.differing import Finding, Tally
+from pytest_precision.parity.compare.divergences import Judgement
 from pytest_precision.parity.compare.statistics import Statistics
 from pytest_precision.parity.recorded_case import RecordedCase
 from pytest_precision.parity.words import aligned
@@ -116,11 +117,11 @@ def _measured(finding: Finding) -> Statistics | None:
 
 
 def needed(case: RecordedCase) -> dict[str, Any] | None:
-    """Return the tolerances that each kind of tensor of a check needs; see `columns`."""
-    return columns(case.judgement)
+    """Return the tolerances that each kind of tensor of a check needs; see `required_figures`."""
+    return required_figures(case.judgement)
 
 
-def columns(judgement: Judgement) -> dict[str, Any] | None:
+def required_figures(judgement: Judgement) -> dict[str, Any] | None:
     """Return as dicts the tolerances that each kind of tensor needs; None if nothing differs."""
     tolerances = {
         kind: {"tensors": limits.tensors, **_figures(limits)}
@@ -141,7 +142,7 @@ def _figures(limits: Bounds) -> dict[str, Any]:
     }
 
 
-def table(judgement: Judgement) -> list[str]:
+def required_lines(judgement: Judgement) -> list[str]:
     """Return the lines of a table of the tolerances that each kind of tensor would have needed."""
     bounds_by_kind = bounds(judgement)
     rows = [["would pass", "norm(rel=)", "ulp", "close(atol=)", "largest in"]]

@@ -6,7 +6,8 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gate import gate
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.cell import Cell
-from pytest_precision.parity.compare.divergences import Finding, differs
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.races.perturb.delays import late_rank
@@ -56,5 +57,5 @@ def _race(case: Case, delays: int) -> Finding | None:
 def _differs(case: Case, delays: int, *, ends_only: bool = False) -> Finding | None:
     """Run the candidate again with these delays; return the first tensor that differs or None."""
     assert case.again is not None
-    again = case.again.ours(case.window, Variant(delays=delays, ends_only=ends_only))
-    return differs(again, case.candidate)
+    repeated_recording = case.again.ours(case.window, Variant(delays=delays, ends_only=ends_only))
+    return differs(repeated_recording, case.candidate)

@@ -15,7 +15,8 @@ from pytest_precision.check.case import Case
 from pytest_precision.check.gates import agreement, refused, same_data
 from pytest_precision.check.recordings import MakeRecordings, Recordings
 from pytest_precision.errors import RanksSkipped, SideFailed
-from pytest_precision.parity.compare.divergences import Finding, differs
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.probes.accuracy.beside_fp64 import measured
 from pytest_precision.probes.then.moved import Moves, since, told_first

@@ -246,8 +246,8 @@ class _Modules(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _modules(pickled: bytes) -> set[str]:
-    reader = _Modules(pickled)
+def _modules(pickled_bytes: bytes) -> set[str]:
+    reader = _Modules(pickled_bytes)
     reader.load()
     return reader.found
 

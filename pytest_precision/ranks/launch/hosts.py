@@ -85,7 +85,7 @@ class Hosts:
         master = membership.master
         if master is not None and len(nodes) > 1:
             master = replace(master, address=self.launch.address)
-        placed = replace(
+        placed_membership = replace(
             membership,
             local_rank=node_places.index(rank_place),
             local_world_size=len(node_places),
@@ -97,14 +97,16 @@ class Hosts:
             master=master,
         )
         if number == 0:
-            return RankProcess(placed)
+            return RankProcess(placed_membership)
         host = self._hosts[number]
         try:
             line = _connection_to(host.address)
         except OSError as error:
             whose = f"its {host.address.name}, which {self.launch.launcher} started,"
-            raise placed.not_started("died", f"{whose} does not answer: {error}") from error
-        return RemoteRank(line, Start.of(placed, self._before), host.ahead)
+            raise placed_membership.not_started(
+                "died", f"{whose} does not answer: {error}"
+            ) from error
+        return RemoteRank(line, Start.of(placed_membership, self._before), host.ahead)
 
     def close(self, status: int) -> None:
         """Send this process's exit status to all other processes that torchrun or srun started.

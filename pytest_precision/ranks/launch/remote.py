@@ -37,9 +37,9 @@ class Start:
             before: environment variables with which the host was started.
         """
         environment = membership.environment
-        declared = Environment(frozenset(), environment.declared)
+        declared_environment = Environment(frozenset(), environment.declared)
         changes = environment.changes_since(before)
-        return cls(replace(membership, environment=declared), changes)
+        return cls(replace(membership, environment=declared_environment), changes)
 
 
 @dataclass(frozen=True, slots=True)

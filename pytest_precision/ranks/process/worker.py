@@ -150,8 +150,10 @@ def run_rank(membership: Membership, connection: Connection) -> NoReturn:
             "" if membership.relocation else membership.coverage
         )
         sys.argv = [""]  # pytest's arguments are nothing to the modules that a job imports
-        joined = _join(membership) if membership.master is None else begin_launched(membership)
-        connection.send(joined)
+        join_message = (
+            _join(membership) if membership.master is None else begin_launched(membership)
+        )
+        connection.send(join_message)
         while not isinstance(message := _next(connection, membership), Stop):
             output.restart(membership.log)
             answer = _answer(message, membership)
@@ -266,13 +268,13 @@ def _run(job: Job, membership: Membership) -> Outcome:
         if membership.master is None:
             sys.argv = [""]
             run = before_job.before_jobs_of_process().run
-            done = run(job, membership.environment.threads)
+            outcome = run(job, membership.environment.threads)
         else:
-            done = before_job.Outcome(run_launched(job), (), imported=False)
+            outcome = before_job.Outcome(run_launched(job), (), imported=False)
     except ImportError as error:
         if moves is not None:
             moves.expect_built(error, job.sys_path)
         raise
     if moves is not None:
         moves.expect_moved()
-    return done
+    return outcome

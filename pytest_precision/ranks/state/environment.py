@@ -51,9 +51,9 @@ class Environment:
         caller = ((n, value) for n, value in os.environ.items() if n not in OF_ONE_TEST)
         return cls(frozenset(caller), declared)
 
-    def declaring(self, declared: Variables) -> Environment:
-        """Return a copy with `declared` in place of the variables that a test declares."""
-        return replace(self, declared=declared)
+    def declaring(self, declared_variables: Variables) -> Environment:
+        """Return a copy with these variables in place of those that a test declares."""
+        return replace(self, declared=declared_variables)
 
     @classmethod
     def changed(cls, changes: Mapping[str, str | None], declared: Variables) -> Environment:

@@ -97,14 +97,14 @@ class _Changes(NamedTuple):
 
     def patches(self) -> Iterator[Patch]:
         """Yield its changes, of each attribute and item only the first, which has the original."""
-        first: dict[tuple[int, bool, Any], Patch] = {}
+        first_patches: dict[tuple[int, bool, Any], Patch] = {}
         for change in self.attributes:
             patch = _attribute(*change)
-            first.setdefault(patch.key, patch)
+            first_patches.setdefault(patch.key, patch)
         for item in self.items:
             patch = _item(*item)
-            first.setdefault(patch.key, patch)
-        yield from first.values()
+            first_patches.setdefault(patch.key, patch)
+        yield from first_patches.values()
 
 
 _CHANGES: list[_Changes] = []

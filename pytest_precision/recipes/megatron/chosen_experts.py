@@ -57,8 +57,10 @@ def last_choices(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     choices = {}
     for name, router in model.named_modules():
         if hasattr(router, _KEPT):
-            chosen, margin = (_of_whole_sequences(router, rows) for rows in getattr(router, _KEPT))
-            choices[f"{name}: expert of token"] = chosen, margin
+            chosen_tensor, margin = (
+                _of_whole_sequences(router, rows) for rows in getattr(router, _KEPT)
+            )
+            choices[f"{name}: expert of token"] = chosen_tensor, margin
     return choices
 
 
@@ -69,10 +71,10 @@ def _keep(router: Any, inputs: tuple[Tensor, ...], result: tuple[Tensor, Tensor]
     numbers = torch.arange(takes.shape[1], device=takes.device)
     # Others come last in order, so that the first ones are those that were chosen.
     order = torch.where(takes, numbers, takes.shape[1]).sort(1).values[:, : router.topk]
-    chosen = order.masked_fill(order == takes.shape[1], -1)
+    chosen_tensor = order.masked_fill(order == takes.shape[1], -1)
     least = logits.masked_fill(~takes, torch.inf).amin(1)
     margin = least - logits.masked_fill(takes, -torch.inf).amax(1)
-    setattr(router, _KEPT, (chosen, margin.masked_fill(margin < 0, torch.nan)))
+    setattr(router, _KEPT, (chosen_tensor, margin.masked_fill(margin < 0, torch.nan)))
 
 
 def _of_whole_sequences(router: Any, rows: Tensor) -> Tensor:
@@ -80,5 +82,5 @@ def _of_whole_sequences(router: Any, rows: Tensor) -> Tensor:
     if not router.config.sequence_parallel:
         return rows
     mappings = import_module("megatron.core.tensor_parallel.mappings")
-    whole: Tensor = mappings.gather_from_sequence_parallel_region(rows.contiguous())
-    return whole
+    whole_tensor: Tensor = mappings.gather_from_sequence_parallel_region(rows.contiguous())
+    return whole_tensor

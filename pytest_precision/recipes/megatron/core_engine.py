@@ -136,12 +136,14 @@ class MegatronEngine(Engine):
             for observation in self._pieces("reduced_grad", name, gradient)
         ]
         self.capture.keep("reduced_grad", "shards", observations)
-        exact = self._norm(reduced).float()
+        exact_tensor = self._norm(reduced).float()
         update_successful, norm, _ = self.updates.step()
         if update_successful and self.scheduler is not None:
             self.scheduler.step()
         # Megatron-core computes no norm where it does not clip, nor of a step that it leaves out.
-        self.grad_norm = torch.tensor(float(norm)) if update_successful and self.max_norm else exact
+        self.grad_norm = (
+            torch.tensor(float(norm)) if update_successful and self.max_norm else exact_tensor
+        )
 
     def _norm(self, gradients: Iterable[tuple[str, Tensor]]) -> Tensor:
         """Return the L2 norm of all ranks' gradients, each counted once, summed in fp64."""

@@ -53,9 +53,9 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
         RuntimeError: the release is another one.
     """
     expect_release("megatron-core", *TESTED_RELEASES)
-    named = pieces_by_name(model)
+    named_pieces = pieces_by_name(model)
     parts: dict[Tensor, list[PieceFields]] = {
-        parameter: named[name] for name, parameter in model.named_parameters()
+        parameter: named_pieces[name] for name, parameter in model.named_parameters()
     }
     pieces: dict[Tensor, list[PieceFields]] = {}
     for chained_optimizer in getattr(optimizer, "chained_optimizers", [optimizer]):

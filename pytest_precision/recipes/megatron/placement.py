@@ -168,20 +168,22 @@ def weights_by_name(model: nn.Module) -> None:
         model: as Megatron-core has built it; its matrices are changed in place.
     """
     pieces = pieces_by_name(model)
-    drawn: dict[str, Tensor] = {}
+    drawn_tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if len(pieces[name][0][1]) > 1:
-            slices = [_drawn(drawn, str(of), shape)[i:j] for of, shape, i, j in pieces[name]]
+            slices = [
+                _drawn(drawn_tensors, str(of), shape)[i:j] for of, shape, i, j in pieces[name]
+            ]
             values = torch.cat(slices).to(parameter.dtype).reshape(parameter.shape)
             store_master(parameter, values)
             if hasattr(parameter, "get_high_precision_init_val"):  # which masters are made of
                 parameter._high_precision_init_val = values.cpu()  # type: ignore[attr-defined]
 
 
-def _drawn(drawn: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
+def _drawn(drawn_tensors: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
     """Return the random values, flat, of a whole matrix of the model, seeded by its name."""
-    if name not in drawn:
+    if name not in drawn_tensors:
         generator = torch.Generator().manual_seed(crc32(name.encode()))
         values = torch.randn(tuple(shape), generator=generator) * WEIGHT_DEVIATION
-        drawn[name] = values.reshape(-1)
-    return drawn[name]
+        drawn_tensors[name] = values.reshape(-1)
+    return drawn_tensors[name]

@@ -63,9 +63,9 @@ class Tokens(Workload):
     def _drawn(self, rows: int, left_out: int, generator: torch.Generator) -> Sequences:
         shape = (rows, self.length + 1)
         tokens = torch.randint(self.vocabulary, shape, generator=generator)
-        counted = torch.ones(rows, self.length, dtype=torch.bool)
-        counted[:, self.length - left_out :] = False
-        return Sequences(tokens, counted)
+        counted_tensor = torch.ones(rows, self.length, dtype=torch.bool)
+        counted_tensor[:, self.length - left_out :] = False
+        return Sequences(tokens, counted_tensor)
 
     def tokens(self, microbatch: Sequences) -> int:
         """Return the number of tokens that count in the loss of a microbatch."""

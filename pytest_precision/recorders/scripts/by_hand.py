@@ -39,10 +39,10 @@ class ByHand:
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
         """
-        present = [leaf.detach().clone() for leaf in _leaves(loss)]
-        pairs = zip(self._before, present, strict=False)
+        present_tensors = [leaf.detach().clone() for leaf in _leaves(loss)]
+        pairs = zip(self._before, present_tensors, strict=False)
         self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
-        self._before = present
+        self._before = present_tensors
         if self._moves > self._steps:
             raise RuntimeError(
                 expected_but_got(

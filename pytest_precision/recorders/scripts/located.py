@@ -89,10 +89,10 @@ class LocatedTensor(NamedTuple):
 
     def parts(self, tensor: Tensor) -> list[Observation]:
         """Return a tensor of the parameter's shape, split into parts of model tensors."""
-        plain = Stored("lost_updates", with_zeros(tensor.detach()))
+        plain_value = Stored("lost_updates", with_zeros(tensor.detach()))
         if self.pieces is None:
-            return [piece(plain.kind, self.name, plain.tensor)]
-        return [*self._pieces_of(plain, "")]
+            return [piece(plain_value.kind, self.name, plain_value.tensor)]
+        return [*self._pieces_of(plain_value, "")]
 
     def _pieces_of(self, part: Stored, suffix: str) -> Iterator[Observation]:
         tensor = part.tensor

@@ -239,12 +239,12 @@ class LoopNames:
                 if type(module).__name__ == "FullyShardedDataParallel":
                     self._flat |= {id(piece.holder): module for piece in flat_pieces(module)}
 
-    def _models(self, trained: Iterable[Tensor]) -> list[nn.Module]:
+    def _models(self, trained_tensors: Iterable[Tensor]) -> list[nn.Module]:
         """Return the called modules that are part of no other, with trained ones first."""
         parts = {part for called in self._called for part in called.modules() if part is not called}
         self.learn()
         modules = [*self._modules]
-        matches = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained)
+        matches = (PLACEHOLDER.match(self.of(tensor) or "") for tensor in trained_tensors)
         holders = {modules[int(match[1])] for match in matches if match is not None}
         models = (called for called in self._called if called not in parts)
         return sorted(models, key=lambda model: holders.isdisjoint(model.modules()))

@@ -12,16 +12,17 @@ from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
 from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.rank_probes import made_probes, rank_probes
+from pytest_precision.recorders.scripts.loop_header import header_of
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LAUNCHED, LoopTrace, written
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.recorders.scripts.script_recorder import finished, followed, header_of
+from pytest_precision.recorders.scripts.script_recorder import finished, followed
 from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.registered import OF_PACKAGE
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import LogRequest
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.remote_folder import OutFolder
 from pytest_precision.trace.writer import FirstShown
 
@@ -64,8 +65,8 @@ class LoopRecording:
         )
         # Whether a comparison will have a tolerance, nobody knows yet.
         pieces = max(lines, *(int(os.environ.get(name) or 1) for name in LAUNCHED))
-        logged = LogRequest(0, manifest.steps, pieces, sketches=True) if lines else None
-        self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=logged))]
+        log_request = LogRequest(0, manifest.steps, pieces, sketches=True) if lines else None
+        self._probes = [*made_probes(rank_probes(OF_PACKAGE, "loop"), LoopJob(logged=log_request))]
         schedule = LoopSchedule(("train",) * manifest.steps)
         self.loop = Steps(LoopReader(part), self.trace, schedule, self._probes)
         self.loop.ends.settled = self._settle

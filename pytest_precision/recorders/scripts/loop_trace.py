@@ -18,12 +18,12 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.trace.digests import SMALL_RUN, threads_of_rank
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
 from pytest_precision.trace.named_digests import digested
 from pytest_precision.trace.rank_origin import RankOrigin
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.writer import FirstShown, TraceWriter
 
 LAUNCHED = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -175,8 +175,8 @@ class LoopTrace(ExitStack):
     def write(self, moment: Moment, observations: Iterator[Observation]) -> None:
         """Write one phase's tensors to the trace, and replace those written earlier for it."""
         with collector_paused(), written():
-            chosen = [each for each in observations if self._part.belongs(each)]
-            self.writer.add(moment, chosen, digests=self._digests(moment.step))
+            chosen_observations = [each for each in observations if self._part.belongs(each)]
+            self.writer.add(moment, chosen_observations, digests=self._digests(moment.step))
 
     def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:
         """Have what was written so far outlast this process; see `TraceWriter.settle`."""

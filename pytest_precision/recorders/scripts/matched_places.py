@@ -72,12 +72,12 @@ class FlattenedParameters:
         ]
 
 
-def _start_in(part: Tensor, flat: Tensor, rank: int) -> int | None:
+def _start_in(part: Tensor, flat_tensor: Tensor, rank: int) -> int | None:
     """Return the place of a part's first element among those of all parameters; None if unknown."""
-    values = part.to(flat.dtype)
+    values = part.to(flat_tensor.dtype)
     anchor = int(values.nonzero()[0])
-    starts: list[int] = ((flat == values[anchor]).nonzero().flatten() - anchor).tolist()
-    fitting = [start for start in starts[:MOST_PLACES] if _fits(values, flat, start)]
+    starts: list[int] = ((flat_tensor == values[anchor]).nonzero().flatten() - anchor).tolist()
+    fitting = [start for start in starts[:MOST_PLACES] if _fits(values, flat_tensor, start)]
     if len(fitting) == 1:
         return fitting[0]
     equal_parts = rank * part.numel()
@@ -89,8 +89,8 @@ def _tells(values: Tensor) -> bool:
     return len({*values[:MOST_VALUES].tolist()}) >= FEWEST_VALUES
 
 
-def _fits(values: Tensor, flat: Tensor, start: int) -> bool:
-    inside = flat[start : start + len(values)] if start >= 0 else flat[:0]
+def _fits(values: Tensor, flat_tensor: Tensor, start: int) -> bool:
+    inside = flat_tensor[start : start + len(values)] if start >= 0 else flat_tensor[:0]
     return _tells(inside) and torch.equal(inside, values[: len(inside)])
 
 

@@ -182,7 +182,7 @@ def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
     yield [parameter for parameter in parameters if parameter.requires_grad]
     state: list[Tensor] = []
     for module in root.modules():
-        saved = [
+        saved_tensors = [
             buffer
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
             if name not in module._non_persistent_buffers_set
@@ -190,7 +190,7 @@ def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
         direct = (
             tensor for _, tensor in module.named_parameters(recurse=False, remove_duplicate=False)
         )
-        state += [*direct, *saved]
+        state += [*direct, *saved_tensors]
     yield state
     yield [tensor for tensor in state if tensor.is_floating_point()]
 

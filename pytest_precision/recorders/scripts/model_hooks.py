@@ -113,11 +113,11 @@ class ModelHooks:
             called: the module of it that is being called, whose call has listed its hooks already.
         """
         # After the hooks by which a wrapper gathers the shards that the forward reads.
-        for module, read in readers(root):
+        for module, read_modules in readers(root):
             if module in self._read:
                 continue
             self._read.add(module)
-            hook = ModuleHook(partial(self._before_forward, read))
+            hook = ModuleHook(partial(self._before_forward, read_modules))
             self._handles.callback(module.register_forward_pre_hook(hook).remove)
             self.watch_call(module, hook)
             if module is called:
@@ -176,7 +176,7 @@ class ModelHooks:
         """Remove all hooks from modules and parameters."""
         self._handles.close()
 
-    def _before_forward(self, read: Sequence[nn.Module], *_: object) -> None:
+    def _before_forward(self, read_modules: Sequence[nn.Module], *_: object) -> None:
         trains = not torch.compiler.is_compiling() and torch.is_grad_enabled()
         if trains and unseen() is None:  # else the hook of all modules has noted why
-            self._buffer.used_by(read)
+            self._buffer.used_by(read_modules)

@@ -182,7 +182,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
         chain += [
             other
             for other in (link.__cause__, link.__context__)
-            if other is not None and all(other is not earlier for earlier in chain)
+            if other is not None and all(other is not earlier_error for earlier_error in chain)
         ]
     return chain
 
@@ -220,7 +220,9 @@ def _file(entry: TracebackType) -> str:
 
 
 def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
-    joined: TracebackType | None = None
+    joined_traceback: TracebackType | None = None
     for level in reversed(entries):
-        joined = TracebackType(joined, level.tb_frame, level.tb_lasti, level.tb_lineno)
-    return joined
+        joined_traceback = TracebackType(
+            joined_traceback, level.tb_frame, level.tb_lasti, level.tb_lineno
+        )
+    return joined_traceback

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_precision.engine import groups
 from pytest_precision.errors import expected_but_got
-from pytest_precision.matrix.axis_reads import so_far
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.precisions import COMPUTED
 from pytest_precision.matrix.sequence import Segment
@@ -30,19 +28,17 @@ from pytest_precision.recorders.rank_probes import RankProbe, made_probes
 from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
 from pytest_precision.recorders.run_modes import disturbing_loop
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
+from pytest_precision.recorders.scripts.loop_header import header_of
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.loop_schedule import LoopSchedule
 from pytest_precision.recorders.scripts.loop_trace import LoopTrace
-from pytest_precision.recorders.scripts.matched_places import said_of_places
 from pytest_precision.recorders.scripts.script import resumed, way_in
 from pytest_precision.recorders.scripts.step_ends import StopRecording
-from pytest_precision.recorders.scripts.steps import ON_DEMAND, Steps
+from pytest_precision.recorders.scripts.steps import Steps
 from pytest_precision.recorders.variant import USUAL, Variant
 from pytest_precision.trace.data_log import write_data
 from pytest_precision.trace.moment import Window
 from pytest_precision.trace.named_digests import digest_name_of_cell
-from pytest_precision.trace.rank_place import RankPlace
-from pytest_precision.trace.reader import Header
 from pytest_precision.trace.segment_folders import folder_of
 
 
@@ -271,64 +267,3 @@ def finished(
         header_of(trace, runs, cell, way, products, seeded=seeded), runs[0].reader.starts()
     )
     return trace.writer.observations
-
-
-def header_of(
-    trace: LoopTrace,
-    runs: Sequence[Steps],
-    cell: Cell,
-    way: WayIn,
-    products: Set[str] = frozenset(),
-    *,
-    seeded: bool = True,
-) -> Header:
-    """Return what holds for the whole of a script's trace on this rank, as far as it has run."""
-    parameters = (tensor for run in runs for _, tensor in run.reader.names.parameters())
-    device = next((tensor.device for tensor in parameters), torch.device("cpu"))
-    place = RankPlace.of_process(trace.rank, device)
-    return Header(
-        trace.world_size,
-        {kind: why for run in runs for kind, why in unobservable(run, way)},
-        environment_of(cell, seeded=seeded),
-        violations=tuple(words for run in runs for words in run.ends.violations),
-        products=tuple(sorted(products)),
-        given=tuple(dict.fromkeys(name for run in runs for name in run.buffer.shown)),
-        unshown={
-            name: why
-            for run in runs
-            for optimizer in run.reader.optimizers
-            for name, why in groups.unshown(optimizer).items()
-        }
-        | {name: why for run in runs for name, why in run.reader.part.unshown().items()}
-        | {name: why for run in runs for name, why in said_of_places(run.reader.matched).items()},
-        read=so_far(),
-        place={"host": place.host, "device": place.device, "serial": place.serial},
-    )
-
-
-def unobservable(steps: Steps, way: WayIn) -> Iterator[tuple[str, str]]:
-    """Yield (kind, reason) for the tensors of a loop that could not be observed or named."""
-    observed_kinds = steps.buffer.seen
-    if ON_DEMAND not in observed_kinds:
-        yield ON_DEMAND, way.shows_grad
-    if "used_param" not in observed_kinds:
-        yield "used_param", "no module was called while gradients were on, unless in compiled code"
-    if "loss" not in observed_kinds:
-        yield "loss", "Tensor.backward was not called"
-    for module, why in steps.buffer.unread.items():
-        yield f"used_param in {module}", why
-    for prefix in steps.reader.names.twins:
-        yield (
-            "names",
-            f"{prefix}* has the structure of an earlier model, which still exists and was not "
-            "called again; if the new model replaces it, delete the earlier one first, or resume "
-            "in a new run with @script(resume=function)",
-        )
-    if steps.reader.unnamed:
-        first, *others = steps.reader.unnamed
-        more = f" and {len(others)} more" if others else ""
-        yield (
-            "unnamed",
-            f"the optimizer's tensor at {first}{more} is in no module that was called, and is "
-            "compared by that position",
-        )

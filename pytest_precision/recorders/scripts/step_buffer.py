@@ -90,8 +90,16 @@ class RunningStep:
 
     def end(self, optimizer: Optimizer) -> None:
         """Record that an optimizer's `step` has returned within this train step."""
-        self.running = [earlier for earlier in self.running if earlier is not optimizer]
-        self.met = [earlier for earlier in self.met if earlier is not optimizer]
+        self.running = [
+            earlier_optimizer
+            for earlier_optimizer in self.running
+            if earlier_optimizer is not optimizer
+        ]
+        self.met = [
+            earlier_optimizer
+            for earlier_optimizer in self.met
+            if earlier_optimizer is not optimizer
+        ]
         self.updated.append(optimizer)
 
     def next(self) -> RunningStep:

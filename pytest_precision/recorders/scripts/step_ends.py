@@ -90,18 +90,18 @@ class Edge:
         self._readings.clear()
         self._model = None
 
-    def _is_same(self, module: nn.Module, first: nn.Module, *, begins: bool) -> bool:
+    def _is_same(self, module: nn.Module, first_module: nn.Module, *, begins: bool) -> bool:
         """Return whether a call is of the model first called since the last step, wrapped or not.
 
         Within a forward that trains, the model calls its parts.
         """
         if self._trains:
-            return begins and _holds(module, first)
-        return _holds(module, first) or _holds(first, module)
+            return begins and _holds(module, first_module)
+        return _holds(module, first_module) or _holds(first_module, module)
 
 
-def _holds(whole: nn.Module, part: nn.Module) -> bool:
-    return any(part is module for module in whole.modules())
+def _holds(whole_module: nn.Module, part: nn.Module) -> bool:
+    return any(part is module for module in whole_module.modules())
 
 
 class StepEnds:

@@ -19,8 +19,8 @@ def stands_for(root: nn.Module) -> list[nn.Module]:
     of its own.
     """
     chain = [root]
-    while (inner := _only_holder(chain[-1])) is not None:
-        chain.append(inner)
+    while (inner_module := _only_holder(chain[-1])) is not None:
+        chain.append(inner_module)
     return chain
 
 

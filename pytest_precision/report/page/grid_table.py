@@ -48,7 +48,7 @@ def page_grid(cells: Sequence[CellResult]) -> PageGrid:
     """Arrange the results of one parametrized test as a table for the HTML report."""
     table, cells_by_place = arranged(cells, SCREEN_CHARACTERS)
     order = [*table.headings, *table.rows, *table.columns]
-    worst = {
+    worst_cell_results = {
         tuple(place[index] for index in order): _worst(place_cells)
         for place, place_cells in cells_by_place.items()
     }
@@ -60,11 +60,11 @@ def page_grid(cells: Sequence[CellResult]) -> PageGrid:
             (table.axes[index].name, [*_labels(table, index, level)])
             for level, index in enumerate(table.columns)
         ],
-        _rows(table, worst),
+        _rows(table, worst_cell_results),
     )
 
 
-def _rows(table: GridTable, worst: dict[GridPlace, CellResult]) -> list[Row]:
+def _rows(table: GridTable, worst_cell_results: dict[GridPlace, CellResult]) -> list[Row]:
     rows = []
     above: GridPlace = ()
     for key in table.row_keys:
@@ -72,7 +72,9 @@ def _rows(table: GridTable, worst: dict[GridPlace, CellResult]) -> list[Row]:
             (table.axes[index].values[key[level]], above[: level + 1] == key[: level + 1])
             for level, index in enumerate((*table.headings, *table.rows))
         ]
-        rows.append(Row(labels, [worst.get((*key, *column)) for column in table.column_keys]))
+        rows.append(
+            Row(labels, [worst_cell_results.get((*key, *column)) for column in table.column_keys])
+        )
         above = key
     return rows
 

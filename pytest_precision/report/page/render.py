@@ -20,7 +20,6 @@ from pytest_precision.parity.verdict import again
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.changed_cells import ChangedCells
 from pytest_precision.report.grid import by_test, fixed
-from pytest_precision.report.history import CellHistories
 from pytest_precision.report.page import failures, heat
 from pytest_precision.report.page.doc_links import MEANING
 from pytest_precision.report.page.failures import Failures
@@ -28,6 +27,7 @@ from pytest_precision.report.page.filters import Filters
 from pytest_precision.report.page.grid_table import page_grid
 from pytest_precision.report.page.plots import plots
 from pytest_precision.report.page.run_facts import read_environment, run_facts, side_facts
+from pytest_precision.report.past_reports import CellHistories
 from pytest_precision.report.read import Report, read_report
 from pytest_precision.report.reasons import fold, not_compared, rerun, unread_axes
 from pytest_precision.report.report_files import PAGE_NAME, page_in
@@ -44,12 +44,14 @@ MOST_AGAIN = 8
 """Cells that are named in one command; of more, pytest knows which ones failed last."""
 
 
-def write_page(folder: Path, earlier: Sequence[Report] = (), *, force: bool | None = None) -> Path:
+def write_page(
+    folder: Path, earlier_reports: Sequence[Report] = (), *, force: bool | None = None
+) -> Path:
     """Write report.html next to the report.json of a folder; return its path.
 
     Args:
         folder: where it lies.
-        earlier: see `render`.
+        earlier_reports: see `render`.
         force: see `Destination`.
 
     Raises:
@@ -58,7 +60,7 @@ def write_page(folder: Path, earlier: Sequence[Report] = (), *, force: bool | No
     """
     page = page_in(folder, force)
     page.expect_free()
-    text = render(Report.of(read_report(folder)), earlier)
+    text = render(Report.of(read_report(folder)), earlier_reports)
     with postponed():
         page.put(text)
     return page.path
@@ -78,13 +80,13 @@ def page_of_session(cells: Sequence[object], folder: Path | None) -> list[str]:
         raise ReportError(f"{PAGE_NAME} could not be written: {error}") from error
 
 
-def render(report: Report, earlier: Sequence[Report] = ()) -> str:
+def render(report: Report, earlier_reports: Sequence[Report] = ()) -> str:
     """Return the HTML text of a report.
 
     Args:
         report: what the page shows.
-        earlier: earlier reports, the oldest first; the page says what has changed since the last
-            one, and of several how each cell ended in all of them.
+        earlier_reports: the oldest first; the page says what has changed since the last one, and of
+            several how each cell ended in all of them.
     """
     cells = report.cells
     failing = report.failing
@@ -104,8 +106,8 @@ def render(report: Report, earlier: Sequence[Report] = ()) -> str:
         counts={name: counts[name] for name in STATUSES if counts[name]},
         in_part=IN_PART,
         seconds=duration(report.seconds),
-        changed=ChangedCells.of(earlier[-1], report) if earlier else None,
-        history=CellHistories.of([*earlier, report]) if len(earlier) > 1 else None,
+        changed=ChangedCells.of(earlier_reports[-1], report) if earlier_reports else None,
+        history=CellHistories.of([*earlier_reports, report]) if len(earlier_reports) > 1 else None,
         parts=parts,
         reasons=[failure for _, part_failures in parts for failure in part_failures],
         classes=filters.classes,

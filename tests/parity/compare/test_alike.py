@@ -10,9 +10,10 @@ import torch
 
 from pytest_precision import Observation, Span, whole
 from pytest_precision.parity.compare.alike import AlikeKinds
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.lin8 import LIN8
 from pytest_precision.trace.moment import INIT
-from pytest_precision.trace.reader import Header, Trace
+from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.writer import TraceWriter
 
 SIZE = 64

@@ -13,7 +13,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import diagnose
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import divergence_of
 from pytest_precision.trace.digests import UNDIGESTED_BYTES, digest
 from pytest_precision.trace.moment import INIT, Moment
 from pytest_precision.trace.reader import Trace
@@ -144,7 +144,7 @@ def test_nan_and_infinities_are_counted(
     assert words in headline(judgement)
     assert judgement.first is not None
     told = "\n".join(wording.statistics_lines(judgement.first))
-    found = locate(diagnose(judgement))
+    found = divergence_of(diagnose(judgement))
     numbers_differ = "elsewhere" in words
     assert ("Greatest" in told) == numbers_differ == (found.rel_l2 is not None)
     assert numbers_differ or found.ulp is None
@@ -233,7 +233,7 @@ def test_kinds_that_are_left_out_say_why(write_trace: Write) -> None:
     theirs = write_trace(run([whole("grad", "w", torch.ones(1)), param(2)]))
     judgement = judge(ours, theirs, Criteria.of({"param": unchecked(reason="by design")}))
     assert judgement.observations == 0
-    assert spread.table(judgement)[-2:] == [
+    assert spread.spread_lines(judgement)[-2:] == [
         "param is not compared: by design",
         "grad is not compared: candidate: reduced inside backward",
     ]
@@ -318,7 +318,7 @@ def test_a_weight_that_is_read_without_a_call_is_the_resident_one(
     judgement = judge(*sides, Criteria.of(None))
     assert (judgement.first, judgement.observations) == (None, 5)
     assert judgement.left_out == {HEAD: INSTEAD.format(lacks)}
-    assert spread.table(judgement)[-1] == f"{HEAD} is not compared: {INSTEAD.format(lacks)}"
+    assert spread.spread_lines(judgement)[-1] == f"{HEAD} is not compared: {INSTEAD.format(lacks)}"
 
 
 @pytest.mark.parametrize("lacks", ["candidate", "reference"])
@@ -481,7 +481,7 @@ def test_the_table_shows_where_it_starts_and_how_it_spreads(write_trace: Write) 
     ours = write_trace(run([], *(state(s, 0.5 * (s > 1), torch.bfloat16) for s in (1, 2))))
     theirs = write_trace(run([], *(state(s, 0, torch.float32) for s in (1, 2))))
     judgement = judge(ours, theirs, Criteria.of({"lr": ulp(1)}))
-    assert spread.table(judgement) == [
+    assert spread.spread_lines(judgement) == [
         "kind     dtype     init  1      2",
         "lr       float32   .     =      ~",
         "exp_avg  bfloat16  .     dtype  dtype 25 %",
@@ -502,7 +502,7 @@ def test_the_table_of_a_long_run_fits_a_terminal(write_trace: Write) -> None:
     candidate = reference.clone()
     candidate[41:] = 1
     judgement = judge(write_trace(long(candidate)), write_trace(long(reference)), Criteria.of(None))
-    header, row = spread.table(judgement)
+    header, row = spread.spread_lines(judgement)
     assert header.split()[2:] == ["…", *(str(n) for n in range(40, 50)), "…"]
     assert row.split()[2:6] == ["=", "=", "100", "%"]
 

@@ -95,7 +95,7 @@ def test_a_table_has_a_row_per_step_of_either_run(recording: Callable[..., Recor
         recording("candidate", long, lost_of_10={1: 4, 2: 5}),
         recording("reference", long[:1], lost_of_10={1: 0}),
     )
-    assert curves.table(Sides(sides)) == {
+    assert curves.curves_of_runs(Sides(sides)) == {
         "step": [1, 2],
         "loss": {"candidate": [2.0, 1.5], "reference": [2.0, None]},
         "grad_norm": {"candidate": [None, 3.0], "reference": [None, None]},
@@ -116,7 +116,7 @@ def test_a_loss_is_the_sum_of_its_microbatches_in_training_alone(
         (FORWARD._replace(phase="optimizer_step"), [number("grad_norm", 5.0), number("loss", 9.0)]),
         (evaluation, [number("loss", 8.0), number("grad_norm", 8.0)]),
     ]
-    table = curves.table(Sides([recording("candidate", steps, lost_of_10={})]))
+    table = curves.curves_of_runs(Sides([recording("candidate", steps, lost_of_10={})]))
     assert (table["step"], table["loss"]) == ([1], {"candidate": [7.0]})
     assert table["grad_norm"] == {"candidate": [3.0]}  # the first one, before it is clipped
     assert table["lost_updates"] == {"candidate": [None]}
@@ -134,7 +134,7 @@ def test_a_loss_that_ranks_share_counts_once(recording: Callable[..., Recording]
 
     for way, expected in (("shared", 3.0), ("parts", 3.0), ("local", 6.0)):
         side = recording("candidate", loss(0, way), loss(1, way), lost_of_10={})
-        assert curves.table(Sides([side]))["loss"] == {"candidate": [expected]}, way
+        assert curves.curves_of_runs(Sides([side]))["loss"] == {"candidate": [expected]}, way
 
 
 @pytest.mark.parametrize(

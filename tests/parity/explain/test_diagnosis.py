@@ -15,7 +15,7 @@ from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import Diagnosis, by_rule, diagnose
-from pytest_precision.parity.explain.locate import locate
+from pytest_precision.parity.explain.locate import divergence_of
 from pytest_precision.probes.gradients.gradient_log import GradientBreach
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
@@ -87,7 +87,7 @@ def test_what_others_share_is_said_with_their_names(look) -> None:
     found, _ = look(up=torch.zeros(32), down=torch.zeros(32))
     assert found.signature == "all zero in each of 2 tensors that differ"
     assert wording.likewise_lines(found) == ["The same of: down"]
-    assert locate(found).evidence == {"looked_at": 2, "likewise": ["down"]}
+    assert divergence_of(found).evidence == {"looked_at": 2, "likewise": ["down"]}
 
 
 def test_gradients_that_tell_nothing_begin_at_the_last(look) -> None:

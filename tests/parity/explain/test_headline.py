@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pytest_precision import Observation, whole
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import Finding, judge
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.explain.diagnosis import diagnose, diagnose_tensor

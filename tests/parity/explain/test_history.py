@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pytest_precision import whole
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import Finding, judge
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import judge
 from pytest_precision.parity.compare.ratio import unit_of
 from pytest_precision.parity.compare.signature import Signature
 from pytest_precision.parity.explain.history import (

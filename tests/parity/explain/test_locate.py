@@ -10,10 +10,16 @@ import torch
 
 from pytest_precision import Observation, Span, close, whole
 from pytest_precision.parity.compare.bounds import Bitwise
-from pytest_precision.parity.compare.divergences import Finding, finding_of
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import finding_of
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.parity.explain.diagnosis import diagnose_tensor
-from pytest_precision.parity.explain.locate import failed_at, histogram_of, locate, what_differs
+from pytest_precision.parity.explain.locate import (
+    divergence_of,
+    failed_at,
+    histogram_of,
+    what_differs,
+)
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 
@@ -51,7 +57,7 @@ def find(write_trace: Write) -> Callable[..., Finding]:
 def test_values_are_located_at_their_first_element(find: Callable[..., Finding]) -> None:
     """With its rank, and with how far the whole tensor is off."""
     halves = torch.tensor([1.0, 1.0]), torch.tensor([2.0, 3.0])
-    divergence = locate(diagnose_tensor(find(halves, torch.ones(4))))
+    divergence = divergence_of(diagnose_tensor(find(halves, torch.ones(4))))
     assert (divergence.op, divergence.step, divergence.phase) == (3, 2, "optimizer_step")
     assert (divergence.kind, divergence.name) == ("param", "w")
     assert (divergence.rank, divergence.index) == (1, (2,))
@@ -71,7 +77,7 @@ def test_a_share_counts_all_that_differs(write_trace: Write) -> None:
     (pair,) = align(ours, theirs, (STEP, STEP))
     finding = finding_of(pair, close(rtol=0, atol=0.5))
     assert finding is not None
-    divergence = locate(diagnose_tensor(finding))
+    divergence = divergence_of(diagnose_tensor(finding))
     assert (divergence.index, divergence.mismatched) == ((2,), 0.5)
 
 
@@ -83,17 +89,17 @@ def test_a_rank_that_lacks_a_tensor_of_its_own_is_named(write_trace: Write) -> N
     _, lacking = align(ours, theirs, (STEP, STEP))
     finding = finding_of(lacking, Bitwise())
     assert finding is not None
-    assert locate(diagnose_tensor(finding)).rank == 1
+    assert divergence_of(diagnose_tensor(finding)).rank == 1
 
 
 def test_a_replica_is_on_no_rank_alone(find: Callable[..., Finding]) -> None:
     """Every rank holds the element."""
-    assert locate(diagnose_tensor(find(torch.zeros(2), torch.ones(2)))).rank is None
+    assert divergence_of(diagnose_tensor(find(torch.zeros(2), torch.ones(2)))).rank is None
 
 
 def test_a_nan_has_a_share_and_no_distance(find: Callable[..., Finding]) -> None:
     """Nothing but NaN differs, so that there is no error to measure."""
-    divergence = locate(diagnose_tensor(find(torch.tensor([1.0, NAN]), torch.ones(2))))
+    divergence = divergence_of(diagnose_tensor(find(torch.tensor([1.0, NAN]), torch.ones(2))))
     assert (divergence.ulp, divergence.rel_l2, divergence.mismatched) == (None, None, 0.5)
     assert divergence.error == "not finite"
 
@@ -113,7 +119,7 @@ def test_where_no_element_is_to_blame_a_property_is(
 ) -> None:
     """Both sides' dtype or shape, or which of them has the tensor at all."""
     finding = find(ours, theirs)
-    divergence = locate(diagnose_tensor(finding))
+    divergence = divergence_of(diagnose_tensor(finding))
     assert (divergence.candidate, divergence.reference) == (candidate, reference)
     assert (divergence.index, divergence.mismatched, divergence.error) == (
         None,
@@ -126,7 +132,7 @@ def test_where_no_element_is_to_blame_a_property_is(
 def test_another_dtype_with_other_values_has_a_place(find: Callable[..., Finding]) -> None:
     """The dtype is what is wrong, and the values tell how the difference spreads."""
     finding = find(torch.tensor([1.0, 3.0]).bfloat16(), torch.tensor([1.0, 2.0]))
-    divergence = locate(diagnose_tensor(finding))
+    divergence = divergence_of(diagnose_tensor(finding))
     assert (divergence.index, divergence.candidate, divergence.reference) == ((1,), 3.0, 2.0)
     assert divergence.error == "dtype"
     assert histogram_of(finding) is not None
@@ -135,7 +141,7 @@ def test_another_dtype_with_other_values_has_a_place(find: Callable[..., Finding
 def test_digests_that_differ_have_no_place(find: Callable[..., Finding]) -> None:
     """Nobody knows where."""
     finding = find(torch.ones(32), torch.zeros(32), digests=True)
-    divergence = locate(diagnose_tensor(finding))
+    divergence = divergence_of(diagnose_tensor(finding))
     assert (divergence.index, divergence.candidate, divergence.reference) == (None, None, None)
     assert histogram_of(finding) is None
 
@@ -148,6 +154,6 @@ def test_a_failure_has_its_tensor_its_words_and_its_histogram(
     assert what_differs(finding) == "param of w differs at step 2 after optimizer_step"
     ruling = failed_at(finding, "race", ["a line"])
     assert (ruling.outcome, ruling.reason, ruling.details) == ("fail", "race", ("a line",))
-    assert ruling.divergence == locate(diagnose_tensor(finding))
+    assert ruling.divergence == divergence_of(diagnose_tensor(finding))
     assert ruling.culprit is None
     assert ruling.figures["histogram"] == {"by_bits": [1, 0, 1], "nan": 0, "infinite": 0}

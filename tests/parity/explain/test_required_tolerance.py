@@ -44,7 +44,7 @@ def test_a_bound_of_what_was_needed_passes_and_less_does_not(
     judged: Callable[..., Judgement], criterion: str
 ) -> None:
     """Each figure is the smallest bound of its criterion."""
-    found = required_tolerance.columns(judged(NEAR, REFERENCE))
+    found = required_tolerance.required_figures(judged(NEAR, REFERENCE))
     assert found is not None
     figures = found["grad"]
     assert (figures["of"], figures["tensors"], list(found)) == ("w", 2, ["grad"])
@@ -64,15 +64,15 @@ def _bounds(criterion: str, figures: dict[str, float]) -> tuple[Criterion, Crite
 
 def test_a_pass_within_a_criterion_says_what_it_needed(judged: Callable[..., Judgement]) -> None:
     """So that a bound can be tightened."""
-    found = required_tolerance.columns(judged(NEAR, REFERENCE, norm(rel=0.1)))
-    assert found == required_tolerance.columns(judged(NEAR, REFERENCE))
+    found = required_tolerance.required_figures(judged(NEAR, REFERENCE, norm(rel=0.1)))
+    assert found == required_tolerance.required_figures(judged(NEAR, REFERENCE))
 
 
 def test_a_reference_of_zeros_needs_an_absolute_bound(write_trace: Write) -> None:
     """No relative error of zero is finite."""
     zeros = torch.zeros(4)
     sides = write_trace(state(NEAR, zeros)), write_trace(state(zeros, zeros))
-    found = required_tolerance.columns(judge(*sides, Criteria.of(None)))
+    found = required_tolerance.required_figures(judge(*sides, Criteria.of(None)))
     assert found is not None
     assert found["grad"]["criterion"] == "close(rtol=0, atol=8)"
 
@@ -91,10 +91,10 @@ def test_where_no_bound_helps_the_reason_is_said(
 ) -> None:
     """In the table, where the bound would stand."""
     judgement = judged(grad, REFERENCE)
-    found = required_tolerance.columns(judgement)
+    found = required_tolerance.required_figures(judgement)
     assert found is not None
     assert found["grad"] == {"tensors": found["grad"]["tensors"], "unbounded": [words]}
-    assert f"no bound: {words}" in required_tolerance.table(judgement)[1]
+    assert f"no bound: {words}" in required_tolerance.required_lines(judgement)[1]
 
 
 def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
@@ -103,13 +103,13 @@ def test_a_setting_that_differs_is_offered_no_bound(write_trace: Write) -> None:
         write_trace([(Moment(0, "train", 1, "optimizer_step"), [whole("lr", "w", REFERENCE * x)])])
         for x in (1, 1 + 2**-20)
     ]
-    found = required_tolerance.columns(judge(*sides, Criteria.of(None)))
+    found = required_tolerance.required_figures(judge(*sides, Criteria.of(None)))
     assert found == {"lr": {"tensors": 1, "unbounded": ["a setting is no result"]}}
 
 
 def test_equal_traces_need_nothing(judged: Callable[..., Judgement]) -> None:
     """Nothing stands in the report."""
-    assert required_tolerance.columns(judged(REFERENCE, REFERENCE)) is None
+    assert required_tolerance.required_figures(judged(REFERENCE, REFERENCE)) is None
 
 
 def differing(write_trace: Write, kind: str, ours: Tensor, theirs: Tensor) -> Judgement:
@@ -133,7 +133,7 @@ def differing(write_trace: Write, kind: str, ours: Tensor, theirs: Tensor) -> Ju
 def test_a_bound_has_room(write_trace: Write, kind: str, ours: list[float], criterion: str) -> None:
     """Twice what was needed, four times of one number, and never less than fp32 rounds."""
     candidate = torch.tensor(ours)
-    figures = required_tolerance.columns(
+    figures = required_tolerance.required_figures(
         differing(write_trace, kind, candidate, torch.ones_like(candidate))
     )
     assert figures is not None
@@ -153,7 +153,9 @@ def test_what_has_no_distance_has_no_bound(
     """Of a digest, no value is known; a count that is off by one is no rounding."""
     sides = (torch.full((size,), n, dtype=dtype) for n in (2, 3))
     judgement = differing(write_trace, kind, *sides)
-    assert required_tolerance.columns(judgement) == {kind: {"tensors": 1, "unbounded": [reason]}}
+    assert required_tolerance.required_figures(judgement) == {
+        kind: {"tensors": 1, "unbounded": [reason]}
+    }
     assert required_tolerance.bounds(judgement)[kind].call == ""
 
 
@@ -163,7 +165,7 @@ def test_every_reason_is_said_once(write_trace: Write) -> None:
     moment = Moment(0, "train", 1, "optimizer_step")
     ours = write_trace([(moment, [whole("grad", *item) for item in tensors.items()])])
     theirs = write_trace([(moment, [whole("grad", n, REFERENCE) for n in (*tensors, "lost")])])
-    figures = required_tolerance.columns(judge(ours, theirs, Criteria.of(None)))
+    figures = required_tolerance.required_figures(judge(ours, theirs, Criteria.of(None)))
     reasons = ["NaN or infinities", "missing", "shape"]
     assert figures == {"grad": {"tensors": 5, "unbounded": reasons}}
 
@@ -171,7 +173,7 @@ def test_every_reason_is_said_once(write_trace: Write) -> None:
 def test_the_table_has_a_row_per_kind_in_causal_order(judged: Callable[..., Judgement]) -> None:
     """Two digits of each figure, and one of a distance of millions."""
     far = REFERENCE * torch.tensor([1.0, 1.0, 1.0, 1.5])
-    assert required_tolerance.table(judged(far, NEAR)) == [
+    assert required_tolerance.required_lines(judged(far, NEAR)) == [
         "would pass  norm(rel=)  ulp    close(atol=)  largest in",
         "grad        0.37        4e+06  2             w",
         "param       6.3e-07     12     2.9e-06       w",

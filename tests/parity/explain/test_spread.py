@@ -34,7 +34,7 @@ def test_states_and_figures(write_trace: Write) -> None:
     one, off = torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 1.5])
     ours = write_trace(steps(state(one), state(off, 1 + 2**-23), state(one.bfloat16())))
     theirs = write_trace(steps(state(one), state(one), state(one)))
-    found = spread.columns(judge(ours, theirs, Criteria.of({"lr": ulp(1)})))
+    found = spread.spread_figures(judge(ours, theirs, Criteria.of({"lr": ulp(1)})))
     assert (found["operation"], found["step"]) == (["init", *["train"] * 3], [0, 1, 2, 3])
     assert found["kinds"]["lr"] == {
         "dtypes": [["float32", "float32"]],
@@ -56,7 +56,7 @@ def test_what_is_not_finite_has_a_share_and_no_distance(
     """A NaN is named, and is no figure that JSON lacks."""
     nan = torch.tensor([float(number)])
     traces = write_trace(steps(state(nan))), write_trace(steps(state(torch.ones(1))))
-    found = spread.columns(judge(*traces, Criteria.of(None)))
+    found = spread.spread_figures(judge(*traces, Criteria.of(None)))
     assert json.loads(json.dumps(found["kinds"]["exp_avg"], allow_nan=False)) == {
         "dtypes": [["float32", "float32"]],
         "state": [".", words],
@@ -68,7 +68,7 @@ def test_long_runs_keep_the_columns_around_the_divergence(write_trace: Write) ->
     """The data of a check does not grow with the number of its steps."""
     right = [state(torch.ones(1)) for _ in range(100)]
     wrong = [state(torch.ones(1) * (1 + (n >= 70))) for n in range(100)]
-    found = spread.columns(
+    found = spread.spread_figures(
         judge(write_trace(steps(*wrong)), write_trace(steps(*right)), Criteria.of(None))
     )
     assert len(found["step"]) == spread.MOST_COLUMNS
@@ -85,7 +85,7 @@ def test_a_layer_stands_out_among_the_tensors(write_trace: Write) -> None:
 
     ours = write_trace(steps(states(), states(layer2=wrong), states(layer2=wrong, layer3=wrong)))
     theirs = write_trace(steps(states(), states(), states()))
-    found = spread.columns(judge(ours, theirs, Criteria.of(None)))
+    found = spread.spread_figures(judge(ours, theirs, Criteria.of(None)))
     assert found["tensors"] == {
         "param": {
             "name": names,
@@ -108,7 +108,7 @@ def test_of_many_tensors_every_nth_is_kept_and_the_first_that_differs(write_trac
         return [whole("param", n, off if n == "layer251" else torch.ones(4)) for n in names]
 
     ours, theirs = (write_trace(steps(states(torch.ones(4) * n))) for n in (1, 2))
-    found = spread.columns(judge(ours, theirs, Criteria.of(None)))["tensors"]["param"]
+    found = spread.spread_figures(judge(ours, theirs, Criteria.of(None)))["tensors"]["param"]
     assert "layer251" in found["name"]
     assert len(found["name"]) <= MOST_TENSORS
     assert found["tensors"] == 500
@@ -127,7 +127,7 @@ def test_marks_of_the_table(write_trace: Write) -> None:
     theirs = [[whole("buffer", "w", one)] for _ in ours[1:]] + [[whole("buffer", "w", nan.flip(0))]]
     theirs[1].append(whole("buffer", "b", one))
     sides = write_trace(steps(*ours, [])), write_trace(steps(*theirs, []))
-    header, row, note = spread.table(judge(*sides, Criteria.of(None)))
+    header, row, note = spread.spread_lines(judge(*sides, Criteria.of(None)))
     assert header.split() == ["kind", "dtype", "init", *"1234567"]
     marks = (".", "=", "missing 50 %", "NaN 50 %", "dtype", "dtype NaN 50 %", "100 %", ".")
     assert row.split() == ["buffer", "float32,", "float64", *" ".join(marks).split()]
@@ -156,7 +156,7 @@ def test_digests_differ_by_no_share(write_trace: Write) -> None:
     ]
     judgement = judge(*sides, Criteria.of(None))
     assert cells(spread.rows(judgement))[1][-2:] == [".", "differs"]
-    tensors = spread.columns(judgement)["tensors"]["grad"]
+    tensors = spread.spread_figures(judgement)["tensors"]["grad"]
     assert tensors["rel_l2"] == [[None, None], [None, 0.5]]
 
 
@@ -202,7 +202,7 @@ def test_the_largest_error_of_a_tensor_within_a_step_counts(write_trace: Write) 
         )
         for sizes in ((1.5, 1.25), (1.0, 1.0))
     )
-    table = spread.columns(judge(ours, theirs, Criteria.of(None)))["tensors"]["param"]
+    table = spread.spread_figures(judge(ours, theirs, Criteria.of(None)))["tensors"]["param"]
     assert table == {"name": ["a", "b"], "rel_l2": [[0.5], [0.5]], "tensors": 2}
 
 
@@ -210,6 +210,6 @@ def test_one_tensor_or_none_that_is_off_has_no_rows(write_trace: Write) -> None:
     """A single row says no more than the table of kinds."""
     right, wrong = ([whole("param", "w", torch.full((2,), n))] for n in (1.0, 2.0))
     alone = judge(write_trace(steps(wrong)), write_trace(steps(right)), Criteria.of(None))
-    assert "tensors" not in spread.columns(alone)
+    assert "tensors" not in spread.spread_figures(alone)
     trace = write_trace(steps([*right, whole("param", "b", torch.ones(2))]))
-    assert "tensors" not in spread.columns(judge(trace, trace, Criteria.of(None)))
+    assert "tensors" not in spread.spread_figures(judge(trace, trace, Criteria.of(None)))

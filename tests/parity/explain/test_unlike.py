@@ -10,7 +10,8 @@ import torch
 
 from pytest_precision import Observation, whole
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import Finding, Judgement, judge
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import Judgement, judge
 from pytest_precision.parity.explain.unlike import (
     COMPARE_SUMS,
     extra_update,

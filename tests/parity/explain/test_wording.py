@@ -12,7 +12,8 @@ from torch import Tensor
 from pytest_precision import Cell, Observation, Span, bitwise, close, whole
 from pytest_precision.matrix.ways_in import COMMAND, SCRIPT
 from pytest_precision.parity.compare.criteria import Criteria
-from pytest_precision.parity.compare.divergences import Finding, finding_of, judge
+from pytest_precision.parity.compare.differing import Finding
+from pytest_precision.parity.compare.divergences import finding_of, judge
 from pytest_precision.parity.compare.pairs import align
 from pytest_precision.parity.compare.tensors import statistics
 from pytest_precision.parity.explain import wording

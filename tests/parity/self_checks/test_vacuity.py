@@ -11,7 +11,7 @@ import torch
 from pytest_precision import Cell, Observation, bitwise, close, unchecked, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.criterion import Criterion
-from pytest_precision.parity.compare.divergences import Finding
+from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.explain import wording
 from pytest_precision.parity.self_checks.vacuity import disturbed, hidden, vacuous
 from pytest_precision.trace.moment import INIT, Moment

@@ -14,7 +14,7 @@ from variations.unusual_loops import side as unusual
 
 from pytest_precision import Cell, unchecked
 from pytest_precision.probes.by_itself.judged_log import JudgedLog
-from pytest_precision.trace.broken_rules import BrokenRules
+from pytest_precision.probes.loop_rules.broken_rules import BrokenRules
 from pytest_precision.trace.recording import Recording
 
 WORDS = {

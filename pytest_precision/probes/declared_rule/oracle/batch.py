@@ -25,7 +25,7 @@ from pytest_precision.probes.declared_rule.oracle.update import (
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
 from pytest_precision.recorders.threads import computed
-from pytest_precision.recorders.weights import IN_CACHE, joined, lists_of_at_most
+from pytest_precision.recorders.weights import IN_CACHE, concatenated, lists_of_at_most
 
 
 class Clipping(NamedTuple):
@@ -105,7 +105,7 @@ class Batch:
     @property
     def after(self) -> tuple[Tensor, ...]:
         """Return the moments and the weights after the step, as stored."""
-        return tuple(map(joined, zip(*(part.after for part in self.parts), strict=True)))
+        return tuple(map(concatenated, zip(*(part.after for part in self.parts), strict=True)))
 
     def ratios(
         self, scalars: UpdateScalars, storage: Roundings, factor: float
@@ -173,7 +173,10 @@ class Batch:
         # Copies also of fp64, since all that follows is computed in place.
         columns = zip(*(part.before.tensors for part in self.parts), strict=True)
         old = State.of(
-            [tensor.to(self.device, torch.float64, copy=True) for tensor in map(joined, columns)]
+            [
+                tensor.to(self.device, torch.float64, copy=True)
+                for tensor in map(concatenated, columns)
+            ]
         )
         old.gradient.mul_(self.clipping.factor * factor)
         return old

@@ -43,14 +43,17 @@ class ShownStep:
     updated: tuple[list[Observation], ...] = ()
 
 
-def step_digest(shown: ShownStep) -> str:
+def step_digest(shown_step: ShownStep) -> str:
     """Return the xxh3-128 digest, in hex, of a step's inputs and results on one rank."""
     pieces = [
         ((attribute, piece.kind, piece.name, piece.shape, piece.place), piece.tensor)
         for attribute in ("weights", "losses", "grad", "reduced")
-        for piece in getattr(shown, attribute)
+        for piece in getattr(shown_step, attribute)
     ]
-    return _digest((shown.step, shown.dealt, shown.scale), [*pieces, *shown.buffers.items()])
+    return _digest(
+        (shown_step.step, shown_step.dealt, shown_step.scale),
+        [*pieces, *shown_step.buffers.items()],
+    )
 
 
 def start_digest(
@@ -72,9 +75,9 @@ def start_digest(
 def _digest(head: tuple[Any, ...], named: Iterable[tuple[Any, Tensor]]) -> str:
     digest = xxhash.xxh3_128(repr(head).encode())
     for name, tensor in named:
-        ordered = in_order(tensor)
-        digest.update(repr((name, ordered.dtype, ordered.shape)).encode())
-        digest.update(bytes_of(ordered))
+        ordered_tensor = in_order(tensor)
+        digest.update(repr((name, ordered_tensor.dtype, ordered_tensor.shape)).encode())
+        digest.update(bytes_of(ordered_tensor))
     return digest.hexdigest()
 
 
@@ -107,14 +110,18 @@ def part(whole: Tensor, piece: Observation) -> Tensor:
     return whole.view(-1)[piece.place.start : piece.place.stop].view(piece.tensor.shape)
 
 
-def joined(pieces: Sequence[Observation]) -> dict[str, Tensor]:
+def whole_tensors(pieces: Sequence[Observation]) -> dict[str, Tensor]:
     """Return the tensors, in fp64, that the shards of all ranks cover completely, by name."""
     wholes: dict[str, Tensor] = {}
-    covered: dict[str, Tensor] = {}
+    covered_tensors: dict[str, Tensor] = {}
     for piece in pieces:
         if piece.name not in wholes:
             wholes[piece.name] = torch.zeros(piece.shape, dtype=torch.float64)
-            covered[piece.name] = torch.zeros(piece.shape, dtype=torch.bool)
+            covered_tensors[piece.name] = torch.zeros(piece.shape, dtype=torch.bool)
         part(wholes[piece.name], piece).copy_(piece.tensor)
-        part(covered[piece.name], piece).fill_(True)
-    return {name: whole for name, whole in wholes.items() if bool(covered[name].all())}
+        part(covered_tensors[piece.name], piece).fill_(True)
+    return {
+        name: whole_tensor
+        for name, whole_tensor in wholes.items()
+        if bool(covered_tensors[name].all())
+    }

@@ -164,7 +164,7 @@ def _expect_known(where: str, fields: dict[str, Any], keys: tuple[str, ...]) -> 
 def _seen(
     moments: Iterable[_Shown], ranks: int, tensors: dict[str, Tensor]
 ) -> dict[tuple[int, str, int], list[Observation]]:
-    shown: dict[tuple[int, str, int], list[Observation]] = {}
+    shown_observations: dict[tuple[int, str, int], list[Observation]] = {}
     named: set[tuple[int, str, int, str, str]] = set()
     for step, phase, rows, where in moments:
         for number, row in enumerate(rows):
@@ -175,8 +175,8 @@ def _seen(
                 got = f"{observation.kind} of {observation.name!r} of rank {rank} again, {at}"
                 raise ValueError(expected_but_got("each tensor of a rank once at a moment", got))
             named.add(which)
-            shown.setdefault((step, phase, rank), []).append(observation)
-    return shown
+            shown_observations.setdefault((step, phase, rank), []).append(observation)
+    return shown_observations
 
 
 def _observation(
@@ -206,22 +206,22 @@ def _observation(
     return rank, Observation(kind, name, tensor, tuple(shape), place, local)
 
 
-def _tensor(where: str, row: dict[str, Any], stored: Tensor) -> Tensor:
+def _tensor(where: str, row: dict[str, Any], stored_tensor: Tensor) -> Tensor:
     """Return a tensor of the safetensors file in the dtype and shape that an entry says."""
-    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", dtype_name(stored.dtype)))
-    piece = sound_sizes(f"{where}.piece", row.get("piece", [*stored.shape]))
-    if dtype == stored.dtype:
-        if piece != [*stored.shape]:
-            expected = f"{where}.piece to be the shape of the tensor, {[*stored.shape]},"
+    dtype = sound_dtype(f"{where}.dtype", row.get("dtype", dtype_name(stored_tensor.dtype)))
+    piece = sound_sizes(f"{where}.piece", row.get("piece", [*stored_tensor.shape]))
+    if dtype == stored_tensor.dtype:
+        if piece != [*stored_tensor.shape]:
+            expected = f"{where}.piece to be the shape of the tensor, {[*stored_tensor.shape]},"
             raise ValueError(expected_but_got(expected, piece))
-        return stored
-    if stored.dtype is not torch.uint8 or "piece" not in row:
+        return stored_tensor
+    if stored_tensor.dtype is not torch.uint8 or "piece" not in row:
         expected = f"{where}.dtype to be that of the tensor, or its bytes (U8) with a piece,"
-        raise ValueError(expected_but_got(expected, f"{dtype} for {stored.dtype}"))
-    if math.prod(piece) * dtype.itemsize != stored.numel():
-        expected = f"{where}.piece to fill the {stored.numel()} bytes of the tensor"
+        raise ValueError(expected_but_got(expected, f"{dtype} for {stored_tensor.dtype}"))
+    if math.prod(piece) * dtype.itemsize != stored_tensor.numel():
+        expected = f"{where}.piece to fill the {stored_tensor.numel()} bytes of the tensor"
         raise ValueError(expected_but_got(expected, f"{piece} of {dtype}"))
-    return stored.reshape(-1).view(dtype).view(piece)
+    return stored_tensor.reshape(-1).view(dtype).view(piece)
 
 
 def _expect_phases(moments: Iterable[_Shown], steps: int) -> None:

@@ -18,11 +18,12 @@ from torch import Tensor
 from pytest_precision._destination import MAKER
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.recorders.exchange_files import METADATA, files_of_export, find_sidecar
-from pytest_precision.recorders.sidecar import SIDECAR, Sidecar
+from pytest_precision.exchange.export_files import METADATA, files_of_export, sidecar_of
+from pytest_precision.exchange.sidecar import SIDECAR, Sidecar
+from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
 from pytest_precision.trace.rank_log import sealed_logs
-from pytest_precision.trace.reader import Entry, Header
+from pytest_precision.trace.reader import Entry
 from pytest_precision.trace.unfinished import readable_recording
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
@@ -44,7 +45,7 @@ PORTABLE = {
 """Dtypes that every reader of safetensors knows; tensors of others are written as their bytes."""
 
 
-def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
+def export_recording(folder: Path, file: Path, *, force: bool) -> None:
     """Write the values of a recording as safetensors, with a JSON sidecar that describes them.
 
     If they cannot be written, the files of an earlier export stay as they are.
@@ -59,8 +60,8 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
             that UTF-8 has not.
         OSError: a file cannot be written, or is of another maker.
     """
-    written, sidecar = files_of_export(file, force=force)
-    for destination in (written, sidecar):
+    written_destination, sidecar = files_of_export(file, force=force)
+    for destination in (written_destination, sidecar):
         destination.expect_free()
     recording = readable_recording("recording", folder)
     if recording.endings:
@@ -91,7 +92,7 @@ def export_recording(folder: Path, file: Path, *, force: bool = False) -> None:
         "moments": moments,
     }
     # Both are written before either is moved: a file of now beside a sidecar of then tells lies.
-    with sidecar.placed() as beside, written.placed() as partial:
+    with sidecar.placed() as beside, written_destination.placed() as partial:
         _save(tensors, partial, file)
         beside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
@@ -122,7 +123,7 @@ def import_recording(file: Path, folder: Path) -> None:
         OSError: a file cannot be read or written.
     """
     try:
-        beside = find_sidecar(file)
+        beside = sidecar_of(file)
         sidecar = Sidecar.read(beside, _tensors(file))
     except ValueError as error:
         got = f"{file}: {error}"

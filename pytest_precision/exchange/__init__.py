@@ -1,0 +1,1 @@
+"""Exchange recordings with other tools, as safetensors with a JSON sidecar."""
