@@ -17,7 +17,7 @@ from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.run_environment import environment_of
-from pytest_precision.trace.digests import SMALL_RUN, digest_threads, elements
+from pytest_precision.trace.digests import SMALL_RUN, elements, threads_of_rank
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import digest_name_of_cell, digested

@@ -25,7 +25,7 @@ from pytest_precision.recorders.loop_job import LoopJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.products import ProductsProbe
 from pytest_precision.recorders.rank_probes import RankProbe, made_probes
-from pytest_precision.recorders.run_environment import FRESH_SEED, SEED, environment_of
+from pytest_precision.recorders.run_environment import FRESH_SEED, SEED
 from pytest_precision.recorders.run_modes import disturbing_loop
 from pytest_precision.recorders.scripts.current import CurrentRecord, record
 from pytest_precision.recorders.scripts.loop_header import header_of

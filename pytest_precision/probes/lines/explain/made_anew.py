@@ -33,6 +33,11 @@ class MadeAnew(NamedTuple):
         return None if setting is None else setting.line
 
     @property
+    def other_line(self) -> None:
+        """Return no line: the run that was not restarted has none that makes it again."""
+        return None
+
+    @property
     def words(self) -> str:
         """Return words on what has become of it."""
         if self.first_rate is None:
