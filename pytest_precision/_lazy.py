@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -12,6 +13,7 @@ from typing import Any
 def exports(
     package: str,
     homes: Mapping[str, Iterable[str]],
+    renamed: Mapping[str, str] | None = None,
     *,
     open_to_others: bool = False,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -24,6 +26,8 @@ def exports(
         package: its `__name__`.
         homes: module in the package (`.engine.kinds`, with a dot, is one beside the package) to the
             names that it exports, each written as in an import statement: `gpt` or `Gpt as gpt`.
+        renamed: old name of an export to its new one. It works for one more minor version, with a
+            DeprecationWarning, and is in neither `__dir__` nor `__all__`.
         open_to_others: whether installed packages add names, by entry points whose group is the
             package. A name of the package itself wins.
     """
@@ -34,6 +38,11 @@ def exports(
             origins[alias or attribute] = resolve_name(f".{module}", package), attribute
 
     def getattribute(name: str) -> Any:
+        new = (renamed or {}).get(name)
+        if new is not None:
+            notice = f"{package}.{name} will be removed in the next minor version"
+            warnings.warn(f"{notice}; write {package}.{new}", DeprecationWarning, stacklevel=2)
+            name = new
         if name not in origins:
             # pytest asks each module that a test module has imported for private names, which is no
             # reason to read the metadata of all that is installed.

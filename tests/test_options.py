@@ -144,6 +144,7 @@ def test_names() -> None:
         "ranks",
         "jitter",
         "fuzz",
+        "mutate",
         "lines",
         "deterministic",
         "drift",
@@ -333,6 +334,20 @@ def test_what_repeats_a_check_has_the_options_that_add_gates() -> None:
 def test_marker_takes_numbers() -> None:
     """A timeout may be written as a number."""
     assert with_marker(Settings(), {"timeout": 5}, "test").timeout == 5.0
+
+
+def test_a_former_option_warns_and_changes_nothing(
+    pytester: pytest.Pytester, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A session whose files still have it runs, and says so; also where a marker has it."""
+    args = ["--precision-mutate", "--precision-min-kill=0.9"]
+    assert read_options(pytester.parseconfig(*args)) == Settings()
+    assert with_marker(Settings(), {"mutate": True}, "test_a.py::test_a") == Settings()
+    assert [str(warning.message).partition(" does ")[0] for warning in recwarn] == [
+        "command line: --precision-mutate",
+        "command line: --precision-min-kill",
+        "test_a.py::test_a: mutate",
+    ]
 
 
 @pytest.mark.parametrize(

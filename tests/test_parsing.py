@@ -18,7 +18,6 @@ HOME = "matrix/tensor_key.py"
 ROOMS = (
     "check",
     "engine",
-    "exchange",
     "layouts",
     "modules",
     "parity",

@@ -18,7 +18,7 @@ from torch import Tensor
 from pytest_precision._destination import MAKER
 from pytest_precision.engine.observation import Span
 from pytest_precision.errors import RecordingError, expected_but_got
-from pytest_precision.exchange.export_files import METADATA, files_of_export, sidecar_of
+from pytest_precision.exchange.export_files import METADATA, files_of_export, find_sidecar
 from pytest_precision.exchange.sidecar import SIDECAR, Sidecar
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import MANIFEST_NAME, Manifest
@@ -123,7 +123,7 @@ def import_recording(file: Path, folder: Path) -> None:
         OSError: a file cannot be read or written.
     """
     try:
-        beside = sidecar_of(file)
+        beside = find_sidecar(file)
         sidecar = Sidecar.read(beside, _tensors(file))
     except ValueError as error:
         got = f"{file}: {error}"

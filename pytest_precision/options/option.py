@@ -32,6 +32,7 @@ class Option(NamedTuple):
         ini_type: how pytest reads the ini value; the lists in `REPEATABLE` make the option
             repeatable.
         of_marker: whether a marker may override it.
+        alone: what the flag means without a value, where it may stand alone.
         instead: what to write in place of a flag and a variable that will go, for the warning.
     """
 
@@ -42,6 +43,7 @@ class Option(NamedTuple):
     help: str
     ini_type: Literal["string", "bool", "float", "args", "linelist"] = "string"
     of_marker: bool = False
+    alone: str | None = None
     instead: str = ""
 
     @property

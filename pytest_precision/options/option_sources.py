@@ -14,7 +14,7 @@ import pytest
 
 from pytest_precision.options.option import REPEATABLE, Option
 from pytest_precision.options.settings import Settings
-from pytest_precision.options.table import OPTIONS
+from pytest_precision.options.table import FORMER, OPTIONS
 
 TYPES_TO_COME = ("float",) if pytest.version_tuple < (8, 4) else ()
 """Ini types that this release of pytest does not know and would fail every session for."""
@@ -23,14 +23,17 @@ TYPES_TO_COME = ("float",) if pytest.version_tuple < (8, 4) else ()
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option to pytest."""
     group = parser.getgroup("precision", "precision: candidate and reference in every cell")
-    for option in OPTIONS:
+    for option in (*OPTIONS, *FORMER):
         # None means not given, so that the next source is asked.
         kind: dict[str, Any] = {"action": "store_true"}
         if option.ini_type != "bool":
             action = "append" if option.ini_type in REPEATABLE else "store"
             kind = {"action": action, "metavar": option.metavar}
-        text = f"{option.help} (default: {option.default})"
-        shown = argparse.SUPPRESS if option.instead else text
+        if option.alone is not None:
+            kind |= {"nargs": "?", "const": option.alone}
+        default = "" if option in FORMER else f" (default: {option.default})"
+        text = f"{option.help}{default}"
+        shown = argparse.SUPPRESS if option.instead or option in FORMER else text
         group.addoption(option.flag, dest=option.key, default=None, help=shown, **kind)
         ini_type = "string" if option.ini_type in TYPES_TO_COME else option.ini_type
         named = text if option.instead else f"{option.flag}: {text}"
@@ -43,6 +46,9 @@ def read_options(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value is invalid; the message names its source.
     """
+    for option in FORMER:
+        for _, name, where, _ in _sources(option, config):
+            _warn_of_former(name, where)
     settings = {
         option.field: value for option in OPTIONS for value in _from_first_source(option, config)
     }
@@ -70,6 +76,9 @@ def with_marker(settings: Settings, keywords: Mapping[str, object], where: str) 
     Raises:
         pytest.UsageError: a value is invalid.
     """
+    for option in FORMER:
+        if option.name in keywords:
+            _warn_of_former(option.name, where)
     overridden = {
         option.field: option.parsed([keywords[option.name]], option.name, where)
         for option in OPTIONS
@@ -87,6 +96,11 @@ def _from_first_source(option: Option, config: pytest.Config) -> Iterator[Any]:
         value = option.parsed(entries, name, where)
         yield folder / value if isinstance(value, Path) else value
         return
+
+
+def _warn_of_former(name: str, where: str) -> None:
+    words = f"{where}: {name} does nothing any more, and the next release refuses it; leave it out"
+    warnings.warn(pytest.PytestDeprecationWarning(words), stacklevel=3)
 
 
 def _sources(

@@ -205,5 +205,11 @@ OPTIONS = (
     ),
 )
 
-MARKER_OPTIONS = tuple(option.name for option in OPTIONS if option.of_marker)
+FORMER = (
+    Option("mutate", str, "any text", "SHARE", "nothing any more", of_marker=True, alone="true"),
+    Option("min_kill", str, "any text", "SHARE", "nothing any more"),
+)
+"""Options that do nothing any more, and warn for one release."""
+
+MARKER_OPTIONS = tuple(option.name for option in (*OPTIONS, *FORMER) if option.of_marker)
 """Keywords of the marker `precision_matrix` that are options rather than axes."""

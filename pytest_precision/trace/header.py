@@ -51,12 +51,12 @@ class Header:
 
 
 def header_in(index: Mapping[str, Any]) -> Header:
-    """Return the header that the index of a rank has."""
-    return Header(**{name: index[name] for name in Header.__dataclass_fields__})
+    """Return the header that the index of a rank has; format 2 names no digest."""
+    return Header(**{name: index[name] for name in Header.__dataclass_fields__ if name in index})
 
 
 def rank_place_of(rank: int, header: Header) -> RankPlace:
-    """Return where a rank ran; those of other tools do not say."""
+    """Return where a rank ran; recordings of earlier releases, and of other tools, do not say."""
     return RankPlace(rank, *(header.place.get(name, "") for name in RankPlace._fields[1:]))
 
 

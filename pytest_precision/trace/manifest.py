@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -48,6 +49,9 @@ from pytest_precision.trace.sound import (
 )
 
 __tracebackhide__ = is_bad_input
+
+READ_FORMATS = (2, FORMAT)
+"""Formats that this release reads, earlier ones with a warning."""
 
 MANIFEST_NAME = "recording.json"
 
@@ -238,6 +242,7 @@ def _manifest(content: dict[str, Any]) -> Manifest:
     Raises:
         ValueError: it names what cannot be.
     """
+    content = {"only": [], "every": 1, **content}  # of a recording that has everything
     sound_object("recording.json", content, [field.name for field in fields(Manifest)])
     ranks = sound_integer("world_size", content["world_size"], 1, RECORDED_RANKS)
     files = sound_object("files", content["files"])
@@ -268,7 +273,15 @@ def _manifest(content: dict[str, Any]) -> Manifest:
 
 def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
     form = content.get("format")
-    if type(form) is not int or form != FORMAT:
+    if type(form) is int and form in READ_FORMATS:
+        if form != FORMAT:
+            warnings.warn(
+                f"{folder} is a recording of format {form}, which the next release no longer "
+                f"reads; {AGAIN}",
+                FutureWarning,
+                stacklevel=2,
+            )
+    else:
         versions = content.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
         by = f"the release that made it, {release!r:.40}" if release else "the release that made it"

@@ -25,6 +25,7 @@ from pytest_precision.engine.values import described
 from pytest_precision.errors import expected_but_got
 from pytest_precision.trace.digests import kept_as_it_is, memcmp
 from pytest_precision.trace.files import OWN_FILES, TraceFiles
+from pytest_precision.trace.format_2 import is_of_format_2, observed_in_format_2
 from pytest_precision.trace.header import header_in, joined_header, rank_place_of
 from pytest_precision.trace.lin8_sums import DigestedPart
 from pytest_precision.trace.moment import Moment
@@ -96,8 +97,13 @@ class Trace:
             index = files.data(place / f"rank{rank}.json")
             headers.append(header_in(index))
             data = files.bytes(place / f"rank{rank}.bin")
-            slots, moments = observed_in(index, table_in(index, data))
-            self._written.append(RankRows(number, rank, slots, moments, data, index["starts"]))
+            slots, moments = (
+                observed_in_format_2(index)
+                if is_of_format_2(index)
+                else observed_in(index, table_in(index, data))
+            )
+            starts = index.get("starts", {})  # earlier releases write none
+            self._written.append(RankRows(number, rank, slots, moments, data, starts))
         self.header = joined_header(headers)
         self.places = [rank_place_of(*ranked) for ranked in enumerate(headers[: world_sizes[0]])]
         of_rank_0 = [part for part in self._written if part.rank == 0]

@@ -35,7 +35,7 @@ def expect_header(index: Any, ranks: int) -> None:
     """Raise unless the values of a parsed index that make a `Header` are well formed.
 
     Args:
-        index: what the file says, with all keys.
+        index: what the file says, with all keys but `digest` and `starts`.
         ranks: number of ranks of the recording.
 
     Raises:
@@ -59,7 +59,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     """Raise unless a trace's parsed index is well formed and fits the bytes of the rank.
 
     Args:
-        index: what the file says.
+        index: what the file says; of an earlier release, it does not say where the rank ran.
         header: names of the fields of a `Header`.
         ranks: number of ranks of the recording.
         content: the bytes that the rank has written.
@@ -67,6 +67,7 @@ def expect_index(index: Any, header: Collection[str], ranks: int, content: Tenso
     Raises:
         ValueError: it names what cannot be.
     """
+    index = {"place": {}} | sound_object("an index", index)
     sound_object("an index", index, (*header, "starts", *TABLE_KEYS))
     expect_header(index, ranks)
     texts("kinds", index["kinds"])

@@ -8,9 +8,11 @@ from pathlib import Path
 from pytest_precision.errors import RecordingError, expected_but_got, is_bad_input
 from pytest_precision.matrix.cell import Cell
 from pytest_precision.matrix.ways_in import RECORDING
+from pytest_precision.trace.format_2 import expect_index_of_format_2
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import JOIN, Manifest, damaged
 from pytest_precision.trace.rank_log import sealed_logs
+from pytest_precision.trace.rank_origin import FORMAT
 from pytest_precision.trace.reader import Trace
 from pytest_precision.trace.recording import Recording
 from pytest_precision.trace.sealed import SealedFiles, files_of
@@ -55,8 +57,11 @@ def sound_recording(name: str, manifest: Manifest, files: SealedFiles) -> Record
     ranks = range(manifest.world_size)
     for rank in ranks:
         index, tensors = (folder / name for name in files_of(rank))
-        fields = Header.__dataclass_fields__
-        expect_index(files.data(index), fields, len(ranks), files.bytes(tensors))
+        fields, content = Header.__dataclass_fields__, files.bytes(tensors)
+        if manifest.format == FORMAT:
+            expect_index(files.data(index), fields, len(ranks), content)
+        else:
+            expect_index_of_format_2(files.data(index), fields, len(ranks), content.numel())
         for log in sealed_logs():
             log.expect_sound(files.data(folder / log.file_of(rank)))
     trace = Trace(folder, manifest.world_size, files=files)

@@ -103,7 +103,7 @@ def hook(folder: Path, lr: float) -> None:
         moments.append({"step": step, "phase": "optimizer_step", "tensors": weights(f"w{step}")})
     save_arrays(tensors, folder / "hook.safetensors")
     said = {"sidecar": 1, "environment": {"numpy": "2"}, "moments": moments}
-    (folder / "hook.safetensors.json").write_text(json.dumps(said))
+    (folder / "hook.json").write_text(json.dumps(said))
 
 
 def weights(key: str) -> list[dict[str, str]]:
@@ -177,8 +177,8 @@ def test_what_describes_no_run_is_refused(
 ) -> None:
     """With exit status 2 and what is wrong; what is left is no recording."""
     hook(in_folder, 0.5)
-    said = json.loads((in_folder / "hook.safetensors.json").read_text()) | change
-    (in_folder / "hook.safetensors.json").write_text(json.dumps(said))
+    said = json.loads((in_folder / "hook.json").read_text()) | change
+    (in_folder / "hook.json").write_text(json.dumps(said))
     with pytest.raises(SystemExit, match="2"):
         main(["import", "hook.safetensors", "--out", "theirs"])
     told = capsys.readouterr().err

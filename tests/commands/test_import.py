@@ -55,7 +55,7 @@ def put(folder: Path, content: dict[str, Any] | bytes) -> None:
     save_file(tensors, folder / "hook.safetensors")
     if isinstance(content, dict):
         content = json.dumps(content, ensure_ascii=False).encode()
-    (folder / "hook.safetensors.json").write_bytes(content)
+    (folder / "hook.json").write_bytes(content)
 
 
 def refusal(capsys: Output) -> str:
@@ -65,9 +65,7 @@ def refusal(capsys: Output) -> str:
         main(["import", "hook.safetensors", "--out", "some/theirs"])
     assert sorted(Path().rglob("*")) == before
     said = capsys.readouterr().err
-    assert (
-        "expected a recording to import but got hook.safetensors: hook.safetensors.json: " in said
-    )
+    assert "expected a recording to import but got hook.safetensors: hook.json: " in said
     return said
 
 
@@ -207,8 +205,8 @@ def test_an_import_that_cannot_be_finished_leaves_nothing(
             main(["import", "hook.safetensors", "--out", out])
     assert sorted(path.name for path in in_folder.iterdir()) == [
         "empty",
+        "hook.json",
         "hook.safetensors",
-        "hook.safetensors.json",
         "train.py",
     ]
     assert not [*Path("empty").iterdir()]

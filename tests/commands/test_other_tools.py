@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from pytest_precision.__main__ import main
+from pytest_precision.exchange.export_files import find_sidecar
 
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -74,6 +76,32 @@ def test_an_export_replaces_exports_alone(record: RecordFile, capsys: Output) ->
         words = ("export", "mine", "--out", f"mine/{name}", "--force")
         assert "within the recording" in refused(capsys, *words)
     assert files_of(recording) == before
+
+
+def test_exports_of_before_are_known(record: RecordFile, capsys: Output) -> None:
+    """A pair without a maker, whose sidecar has the suffix's place, is read and written again.
+
+    Where there are two sidecars, the file says by its maker which is its own; a file of another
+    tool beside two sidecars is refused, and one that is no sidecar is none of them.
+    """
+    record("mine", "--steps", "1")
+    main(["export", "mine", "--out", "x.safetensors"])
+    said = json.loads(Path("x.safetensors.json").read_text())
+    del said["generator"]
+    Path("x.json").write_text(json.dumps(said, indent=1) + "\n")
+    Path("x.safetensors.json").unlink()
+    save_file(load_file("x.safetensors"), "x.safetensors")
+    assert main(["import", "x.safetensors", "--out", "again"]) == 0
+    assert main(["compare", "again", "mine", "--brief"]) == 0
+    assert main(["export", "mine", "--out", "x.safetensors"]) == 0
+    assert find_sidecar(Path("x.safetensors")) == Path("x.safetensors.json")
+    save_file(load_file("x.safetensors"), "x.safetensors")
+    capsys.readouterr()
+    assert "expected one sidecar of x.safetensors but got x.safetensors.json and x.json" in refused(
+        capsys, "import", "x.safetensors", "--out", "third"
+    )
+    Path("x.json").write_bytes(THEIRS)
+    assert find_sidecar(Path("x.safetensors")) == Path("x.safetensors.json")
 
 
 def shown(folder: str) -> str:

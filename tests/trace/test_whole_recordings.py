@@ -14,9 +14,11 @@ from pytest_precision import RecordingError, whole
 from pytest_precision.engine.engine import STEP_PHASES
 from pytest_precision.probes.lost_updates.measured import UpdateMeter
 from pytest_precision.trace.data_log import write_data
+from pytest_precision.trace.files import OWN_FILES
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import END, INIT, Moment
+from pytest_precision.trace.row_table import observed_in, table_in
 from pytest_precision.trace.sealed import seals, signed
 from pytest_precision.trace.whole_recording import whole_recording
 from pytest_precision.trace.writer import TraceWriter
@@ -72,7 +74,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "a whole recording but got .* which its ranks have not finished": other(files={}),
     "a recording of format 3 but got format=1 .*record it again, or compare it with the release "
     "that made it, '0.0.9'": other(format=1, versions={"pytest-precision": "0.0.9"}),
-    "a recording of format 3 but got format=2": other(format=2),
     "a recording of format 3 but got format=True": other(format=True),
     "a recording of format 3 but got format=None": text("recording.json", "{}"),
     r"which has no recording\.json; make one with python -m": (
@@ -131,6 +132,35 @@ def test_what_says_the_same_is_the_same(folder: Path) -> None:
     path = folder / "recording.json"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
     assert whole_recording("candidate", folder).cell.world_size == 2
+
+
+def as_format_2(path: Path) -> None:
+    """Write an index as releases of format 2 did: each tensor of each moment in JSON."""
+    index = json.loads(path.read_text())
+    content = OWN_FILES.bytes(path.with_suffix(".bin"))
+    slots, moments = observed_in(index, table_in(index, content))
+    index["slots"] = [(*s[:5], ("chunk", *s.place.offsets), *s[6:]) for s in slots]
+    index["moments"] = [
+        (moment, [(slot, at) for slot, _, at, _ in rows.tolist()])
+        for moment, rows in moments.items()
+    ]
+    for key in ("digest", "table", "kinds", "names", "forms"):
+        del index[key]
+    path.write_text(json.dumps(index))
+
+
+def test_the_format_before_is_read_with_a_warning(folder: Path) -> None:
+    """For one release: its indices name no digest, which was xxh3-128, and have no table."""
+    before = whole_recording("candidate", folder).trace
+    shown = [[*before.entries(moment)] for moment in before.moments]
+    for rank in range(2):
+        as_format_2(folder / f"rank{rank}.json")
+    manifest = Manifest.read(folder)
+    replace(manifest, format=2, files=seals(folder, 0) | seals(folder, 1)).write(folder, 2)
+    with pytest.warns(FutureWarning, match="format 2, which the next release no longer reads"):
+        trace = whole_recording("candidate", folder).trace
+    assert trace.header.digest == "xxh3-128"
+    assert [[*trace.entries(moment)] for moment in trace.moments] == shown
 
 
 def test_a_digest_of_another_name_is_damage(folder: Path) -> None:
