@@ -60,7 +60,6 @@ NO_NAMES = {
     "recipes/__init__.py": "numbers of releases",
     "recorders/rank_probes.py": "import paths of functions",
     "recorders/run_modes.py": "the name of a package",
-    "exchange/export_files.py": "the first bytes of a file",
     "recorders/run_environment.py": "names of variables",
     "probes/declared_rule/oracle/estimate.py": "names of an optimizer's options",
     "recorders/scripts/script_file.py": "paths of source files",
