@@ -102,14 +102,15 @@ def report_unfinished(folder: Path, place: Path | RemoteFolder) -> None:
     """
     report = sys.excepthook
     begun = folder.is_dir() and any(folder.iterdir())
+    journaled = any(folder.glob("*.journal"))  # forwards and scores are written as a whole alone
 
     def report_left(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         report(kind, error, trace)
         if begun:
-            stays = "has an unfinished recording, of which `compare` reads whole steps"
-            note(f"{place} {stays}: delete it, or name another --out")
+            steps = ", of which `compare` reads whole steps" if journaled else ""
+            note(f"{place} has an unfinished recording{steps}: delete it, or name another --out")
         else:
             note("nothing was recorded")
 

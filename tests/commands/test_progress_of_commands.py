@@ -14,6 +14,13 @@ from pytest_precision._progress import WatchedWork
 RecordFile = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
 
+FORWARD = """
+import torch
+with torch.no_grad():
+    torch.nn.Linear(2, 2)(torch.ones(1, 2))
+1 / 0
+"""
+
 LOOP = """
 import torch
 
@@ -69,20 +76,26 @@ def test_score_says_how_many_calls_it_has_recorded(in_folder: Path, capsys: Outp
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "options", "left"),
     [
-        ("1 / 0\n", "nothing was recorded"),
-        (LOOP, "a has an unfinished recording"),
+        ("1 / 0\n", [], "nothing was recorded"),
+        (LOOP, [], "a has an unfinished recording, of which `compare` reads whole steps: delete"),
+        (FORWARD, ["--forward"], "a has an unfinished recording: delete"),
     ],
-    ids=["error", "interrupt"],
+    ids=["error", "interrupt", "forward"],
 )
 def test_what_an_end_leaves_is_said_last(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, text: str, left: str
+    in_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
+    text: str,
+    options: list[str],
+    left: str,
 ) -> None:
-    """Below the script's own traceback."""
+    """Below the script's own traceback; forwards have no journal that could be read."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     (in_folder / "own.py").write_text(text)
     with pytest.raises((ZeroDivisionError, KeyboardInterrupt)) as error:
-        main(["record", "--out", "a", "--", "own.py"])
+        main(["record", "--out", "a", *options, "--", "own.py"])
     sys.excepthook(error.type, error.value, error.tb)
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"pytest_precision: {left}")
