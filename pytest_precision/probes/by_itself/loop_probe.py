@@ -58,11 +58,13 @@ class AloneLoopProbe(Probe[Steps]):
     def __init__(self) -> None:
         self._remarks: list[Remark] = []
         self._facts: list[RankFact] = []
+        self._runs = 0
 
     def begin(self, run: Steps) -> None:
         """Have torch's hooks report to the judgements, too."""
         self._judges = [judge(JudgedLoop(run)) for judge in judges()]
         run.listeners += self._judges
+        self._runs += 1
 
     @contextmanager
     def around(self, run: Steps, call: str) -> Iterator[None]:
@@ -73,7 +75,10 @@ class AloneLoopProbe(Probe[Steps]):
         settled = run.reader.names.settled
         for judge in self._judges:
             judge.over()
-            self._facts += judge.facts
+            # Each run counts its places from the first one on, and a later one is at later steps.
+            self._facts += (
+                replace(fact, place=f"{fact.place} in run {self._runs}") for fact in judge.facts
+            )
             # Before the first update a name has a placeholder for the path of its module.
             self._remarks += (
                 replace(remark, words=settled(remark.words)) for remark in judge.remarks

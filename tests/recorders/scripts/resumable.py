@@ -9,6 +9,7 @@ import torch.distributed as dist
 import unchanged
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 
 from pytest_precision import Cell, script
 
@@ -21,6 +22,7 @@ def train(record: Any, planted: str, *, resume: bool) -> None:
     optimizer = unchanged.adamw(model)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=8)
     data = torch.Generator().manual_seed(dist.get_rank())
+    rows = DistributedSampler(range(10))
     held = {"model": model, "optimizer": optimizer, "schedule": schedule}
     file = record.folder / f"rank{dist.get_rank()}.pt"
     if resume:
@@ -30,14 +32,16 @@ def train(record: Any, planted: str, *, resume: bool) -> None:
                 held[name].load_state_dict(saved[name])
         if planted == "position in a global":
             for _ in range(POSITION["steps"]):
-                torch.randn(5, 7, generator=data)
+                torch.randn(10, 7, generator=data)
         else:
             data.set_state(saved["data"])
         torch.set_rng_state(saved["rng"])
+        rows.set_epoch(saved["epoch"])
     step = 0
     with record():
         while True:
-            inputs = torch.randn(5, 7, generator=data)
+            rows.set_epoch(rows.epoch + 1)
+            inputs = torch.randn(10, 7, generator=data)[[*rows]]
             nn.functional.dropout(model(inputs), 0.1).square().mean().backward()
             optimizer.step()
             schedule.step()
@@ -48,6 +52,7 @@ def train(record: Any, planted: str, *, resume: bool) -> None:
             if step == record.save_after and planted != "save":
                 states = {name: one.state_dict() for name, one in held.items()}
                 states |= {"data": data.get_state(), "rng": torch.get_rng_state()}
+                states["epoch"] = rows.epoch
                 torch.save(states, file)
 
 
