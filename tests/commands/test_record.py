@@ -299,3 +299,13 @@ def test_a_thread_of_the_script_does_not_keep_the_process(in_folder: Path) -> No
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
     assert (done.returncode, "Thread-1 (wait) still run" in done.stderr) == (0, True)
     assert whole_recording("candidate", Path("a")).cell.sequence == "train10"
+
+
+def test_files_of_the_first_rank_are_looked_at_by_it_alone(
+    record: RecordFile, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank may end while the first one removes its journal."""
+    gone = "import os\nos.symlink('gone', 'out/rank0.gone')\n"
+    (in_folder / "train.py").write_text(gone + (in_folder / "train.py").read_text())
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert record("out", "--steps", "2").is_dir()
