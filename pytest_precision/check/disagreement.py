@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed, expected_but_got
+from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.compare.divergences import Finding, differs
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import histogram_of, locate, what_differs
-from pytest_precision.parity.explain.unlike import number_lines
+from pytest_precision.parity.explain.unlike import (
+    clip_lines,
+    number_lines,
+    other_weights,
+    sum_of_grad_lines,
+)
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.trace.moment import INIT
 
 PARTITIONED = (
     "If each rank updates a part of its own, as in ZeRO, say which part by "
@@ -28,6 +35,19 @@ REDUCED_IN_COPIES = (
     "reads."
 )
 """Advice where ranks hold other gradients after the reduction."""
+
+SHARDED_BY_HAND = (
+    "If each rank holds a shard of it, as in tensor parallelism that is written by hand, say which "
+    "by record(model, locate=function): docs/how-to/sharded-optimizer.md"
+)
+"""Advice where ranks of a script begin with other weights of one name."""
+
+MASTERS_BY_HAND = (
+    "If the optimizer updates copies of its own, such as fp32 masters, name each by "
+    "record(model, locate=function), as [(name, shape, 0, number of elements)]: "
+    "docs/how-to/sharded-optimizer.md"
+)
+"""Advice where a script updates tensors that no module holds, and the other side weights."""
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
@@ -133,6 +153,14 @@ def _notes(case: Case, closer: Case, finding: Finding) -> Iterator[str]:
         )
     if (finding.problem, finding.pair.kind) == ("replicas", "reduced_grad"):
         yield REDUCED_IN_COPIES
+    if case.candidate.way_in != LAYOUT and finding.pair.moment == INIT:
+        if finding.problem in ("replicas", "pieces", "shape"):
+            yield SHARDED_BY_HAND
+        unnamed = any("unnamed" in side.trace.header.unobservable for side in closer.sides)
+        if unnamed and other_weights(finding, closer.judgement):
+            yield MASTERS_BY_HAND
+    yield from clip_lines(finding, closer.judgement)
+    yield from sum_of_grad_lines(finding)
     for side in closer.sides:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 

@@ -61,11 +61,11 @@ class PartsOfSums:
 def _is_of_less(mine: LoggedOperation, other: LoggedOperation | None) -> bool:
     if other is None:
         return False
-    read, made = (
+    inputs, results = (
         [[value.shape for value in values] for values in both]
         for both in ((mine.read, other.read), (mine.results, other.results))
     )
-    return read[0] != read[1] and made[0] == made[1]
+    return inputs[0] != inputs[1] and results[0] == results[1]
 
 
 def not_added_up(
