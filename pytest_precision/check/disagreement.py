@@ -6,14 +6,21 @@ from collections.abc import Iterator
 
 from pytest_precision.check.case import Case
 from pytest_precision.errors import SideFailed, expected_but_got
+from pytest_precision.matrix.ways_in import LAYOUT
 from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.divergences import differs
 from pytest_precision.parity.explain import spread, wording
 from pytest_precision.parity.explain.diagnosis import Blame, Diagnosis, by_rule, diagnose
 from pytest_precision.parity.explain.locate import divergence_of, histogram_of, what_differs
-from pytest_precision.parity.explain.unlike import number_lines
+from pytest_precision.parity.explain.unlike import (
+    clip_lines,
+    number_lines,
+    other_weights,
+    sum_of_grad_lines,
+)
 from pytest_precision.parity.verdict import Ruling
 from pytest_precision.recorders.variant import Variant
+from pytest_precision.trace.moment import INIT
 
 PARTITIONED = (
     "If each rank updates a part of its own, as in ZeRO, say which part by "
@@ -28,6 +35,19 @@ REDUCED_IN_COPIES = (
     "that is meant, declare reduced_grad=unchecked(reason=...); final_grad has what they read."
 )
 """Advice where ranks hold other gradients after the reduction."""
+
+SHARDED_BY_HAND = (
+    "If each rank holds a shard of it, as in tensor parallelism that is written by hand, say which "
+    "by record(model, locate=function): docs/how-to/sharded-optimizer.md"
+)
+"""Advice where ranks of a script begin with other weights of one name."""
+
+MASTERS_BY_HAND = (
+    "If the optimizer updates copies of its own, such as fp32 masters, name each by "
+    "record(model, locate=function), as [(name, shape, 0, number of elements)]: "
+    "docs/how-to/sharded-optimizer.md"
+)
+"""Advice where a script updates tensors that no module holds, and the other side weights."""
 
 
 def disagreement(case: Case, first: Finding) -> Ruling:
@@ -71,7 +91,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
         explained=explained,
         brief=(
             *note,
-            *_notes(case, diagnosis.finding),
+            *_notes(case, closer, diagnosis.finding),
             "",
             *spread.rows(closer.judgement, spread.NARROW_COLUMNS),
         ),
@@ -97,7 +117,7 @@ def _detail_lines(case: Case, closer_case: Case, diagnosis: Diagnosis) -> tuple[
         *wording.likewise_lines(diagnosis),
         *number_lines(diagnosis.finding, closer_case.judgement),
         *wording.swap_lines(diagnosis.finding, *case.sides),
-        *_notes(case, diagnosis.finding),
+        *_notes(case, closer_case, diagnosis.finding),
         "",
         *spread.spread_lines(closer_case.judgement),
         "",
@@ -122,7 +142,7 @@ def _broken_rules(case: Case) -> Iterator[str]:
         yield from (f"In the {side.name}: {words}" for words in side.trace.header.violations)
 
 
-def _notes(case: Case, finding: Finding) -> Iterator[str]:
+def _notes(case: Case, closer_case: Case, finding: Finding) -> Iterator[str]:
     """Yield advice on gradients that are reduced in copies, and on how to record missing values.
 
     Values are missing where only digests were kept; names, where no module holds a tensor.
@@ -136,6 +156,14 @@ def _notes(case: Case, finding: Finding) -> Iterator[str]:
         )
     if (finding.problem, finding.pair.kind) == ("replicas", "reduced_grad"):
         yield REDUCED_IN_COPIES
+    if case.candidate.way_in != LAYOUT and finding.pair.moment == INIT:
+        if finding.problem in ("replicas", "pieces", "shape"):
+            yield SHARDED_BY_HAND
+        unnamed = any("unnamed" in side.trace.header.unobservable for side in closer_case.sides)
+        if unnamed and other_weights(finding, closer_case.judgement):
+            yield MASTERS_BY_HAND
+    yield from clip_lines(finding, closer_case.judgement)
+    yield from sum_of_grad_lines(finding)
 
 
 def _repeat_words(case: Case) -> str:

@@ -89,6 +89,11 @@ def contract(case: Case) -> Ruling | None:
                     "name in the marker what it is stored in, such as primary_weight=['fp32'] for "
                     "a loop under torch.autocast"
                 )
+                if side is case.reference:
+                    remedy += (
+                        "; a reference that is stored otherwise has a cell of its own, such as "
+                        "reference_cell=cell.replace(primary_weight='bf16')"
+                    )
                 from_cell = required == Contract.of(side.cell)
                 return failed(f"{broken} in the {side.name}", [remedy] if from_cell else [])
     return None

@@ -18,6 +18,7 @@ from pytest_precision import (
     ParityError,
     Workload,
     layouts,
+    norm,
     workloads,
 )
 from pytest_precision.layouts.megatron.optimizer_engine import DistributedOptimizer
@@ -128,9 +129,11 @@ def test_a_cell_that_says_quantized_must_store_bytes(parity_there: ParityIn) -> 
     assert "asks for the path quantized, which was not taken in the candidate" in reason
 
 
-def in_fp32(workload: Workload, cell: Cell, *, foreach: bool) -> Engine:
-    """A layout that stores fp32 parameters, whatever the cell says."""
-    model = workload.model(cell)
+def in_fp32(
+    workload: Workload, cell: Cell, *, foreach: bool, dtype: torch.dtype = torch.float32
+) -> Engine:
+    """A layout that stores fp32 parameters, or those of another dtype, whatever the cell says."""
+    model = workload.model(cell).to(dtype)
     return Engine(workload, cell, model, torch.optim.AdamW(workload.groups(model), foreach=foreach))
 
 
@@ -143,6 +146,20 @@ def test_a_cell_says_what_parameters_are_stored_in(parity_there: ParityIn) -> No
     reason = failure.value.verdict.reason
     assert "no param is stored in bfloat16, but all in float32, in the candidate" in reason
     assert "primary_weight=bf16 asks for that: cast the model, or name" in str(failure.value)
+
+
+def test_a_reference_that_is_stored_otherwise_is_told_of_its_own_cell(
+    parity_there: ParityIn,
+) -> None:
+    """The candidate is as the cell says."""
+    with pytest.raises(ParityError, match=r"in the reference") as failure:
+        parity_there(Cell("bf16", "fp32", sequence="train2")).check(
+            partial(in_fp32, foreach=False),
+            partial(in_fp32, foreach=True, dtype=torch.bfloat16),
+            workload=partial(workloads.mlp, depth=1),
+            criterion=norm(rel=0.2, check_dtype=False),
+        )
+    assert "reference_cell=cell.replace(primary_weight='bf16')" in str(failure.value)
 
 
 class Elsewhere(DistributedOptimizer):

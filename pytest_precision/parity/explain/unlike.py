@@ -122,6 +122,33 @@ def number_lines(finding: Finding, judgement: Judgement) -> list[str]:
     return [f"Step {finding.pair.moment.step} has {number}"] if number else []
 
 
+def clip_lines(finding: Finding, judgement: Judgement) -> list[str]:
+    """Return a line if the runs clip gradients another number of times in a finding's step."""
+    moment = finding.pair.moment
+    tally = judgement.spread.get(("grad_norm", moment.op))
+    if tally is None or moment.operation != "train" or len({*tally.numbers}) == 1:
+        return []
+    ours, theirs = (f"{number} time{'' if number == 1 else 's'}" for number in tally.numbers)
+    return [f"In step {moment.step} gradients were clipped {ours}, {theirs} in the reference"]
+
+
+def sum_of_grad_lines(finding: Finding) -> list[str]:
+    """Return a line on gradients after a microbatch, of which the runs have different numbers."""
+    pair = finding.pair
+    if pair.kind != "grad" or pair.candidate is None or pair.reference is None:
+        return []
+    ours, theirs = (
+        len({e.name for e in side.trace.entries(pair.moment, {"loss"}) if e.rank == 0})
+        for side in (pair.candidate, pair.reference)
+    )
+    if ours == theirs:
+        return []
+    return [
+        f"grad is a sum over the microbatches so far; step {pair.moment.step} has {ours} here, "
+        f"{theirs} in the reference: reduced_grad, after the last one, is what to compare"
+    ]
+
+
 def rate_has_moved(pair: Pair) -> bool:
     """Return whether both runs began with the same learning rate, which a schedule has moved since.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -25,12 +25,13 @@ def loop(
     record: Callable[..., None],
     split: list[int] | None = None,
     weigh: Callable[[int], float] | None = None,
+    see: Sequence[str] = (),
 ) -> None:
     """Train on batches of 8 tokens, split into microbatches whose losses are means."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record():
+    with record(see=[*see]):
         while True:
             for microbatch in torch.randn(8, 3).split(split or [8]):
                 loss = model(microbatch).square().mean()
@@ -91,3 +92,15 @@ def test_the_same_number_of_losses_is_compared_one_by_one(parity_there: ParityIn
     )
     assert verdict.divergence is not None
     assert verdict.divergence.name == "microbatch0"
+
+
+def test_gradients_after_other_numbers_of_microbatches_are_explained(
+    parity_there: ParityIn,
+) -> None:
+    """The first microbatch of several has a part of the gradient."""
+    sides = partial(loop, split=SPLIT, see=["grad"]), partial(loop, see=["grad"])
+    verdict = failed(parity_there(CELL), *sides, criterion=TOLERANCE)
+    assert verdict.divergence is not None
+    assert verdict.divergence.kind == "grad"
+    words = "step 1 has 2 here, 1 in the reference: reduced_grad, after the last one,"
+    assert words in "\n".join(verdict.details)

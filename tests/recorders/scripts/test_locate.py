@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import partitioned
 import pytest
 import torch
+import torch.distributed as dist
 import unchanged
 from checked import ParityIn, Recorded, failed, named
 from test_steps import loss_of
 from torch import nn
 
-from pytest_precision import Cell, unchecked
-from pytest_precision.check.disagreement import PARTITIONED
+from pytest_precision import Cell, script, unchecked
+from pytest_precision.check.disagreement import MASTERS_BY_HAND, PARTITIONED, SHARDED_BY_HAND
 from pytest_precision.parity.compare.own_gradients import SUMMED, UNKNOWN
 from pytest_precision.recorders.scripts.matched_places import FlattenedParameters
 
@@ -39,6 +41,52 @@ def test_gradients_that_are_reduced_in_copies_are_left_out(parity_shared: Parity
     assert verdict.left_out is not None
     (why,) = {why for kind, why in verdict.left_out.items() if kind.startswith("reduced_grad ")}
     assert why in (SUMMED, UNKNOWN)
+
+
+@script
+def of_shards(cell: Cell, record: Callable[..., Any], *, sharded: bool) -> None:
+    """Train a layer of which each rank has a shard, without saying so, or all have the same."""
+    torch.manual_seed(dist.get_rank() if sharded else 0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record():
+        while True:
+            model(torch.ones(2, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@script
+def of_masters(cell: Cell, record: Callable[..., Any], *, copied: bool) -> None:
+    """Update copies of a layer's weights, or the weights."""
+    model = nn.Linear(3, 2)
+    masters = [nn.Parameter(own.detach().clone()) for own in model.parameters()]
+    optimizer = torch.optim.SGD(masters if copied else model.parameters(), lr=0.1)
+    with record():
+        while True:
+            model(torch.ones(2, 3)).square().mean().backward()
+            for own, master in zip(model.parameters(), masters, strict=True):
+                master.grad = own.grad
+            optimizer.step()
+            optimizer.zero_grad()
+            if copied:
+                model.load_state_dict(dict(zip(("weight", "bias"), masters, strict=True)))
+
+
+def test_shards_that_no_script_has_named_are_explained(parity_shared: ParityIn) -> None:
+    """Ranks that begin with other weights may hold shards."""
+    parity = parity_shared(Cell(sequence="train2", world_size=2))
+    verdict = failed(parity, *(partial(of_shards, sharded=sharded) for sharded in (True, False)))
+    assert "rank 1 and rank 0 hold different bits before the first step" in verdict.reason
+    assert any(SHARDED_BY_HAND in line for line in verdict.details)
+
+
+def test_masters_that_no_module_holds_are_explained(parity_there: ParityIn) -> None:
+    """Their names are those of their places in the optimizer, unless the script says others."""
+    parity = parity_there(Cell(sequence="train2"))
+    verdict = failed(parity, *(partial(of_masters, copied=copied) for copied in (False, True)))
+    assert "weight and 1 more here, param_groups.0.params.0" in verdict.reason
+    assert any(MASTERS_BY_HAND in line for line in verdict.details)
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["original parameters", "flat ones"])

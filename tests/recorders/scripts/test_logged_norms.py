@@ -72,3 +72,18 @@ def test_norms_that_both_sides_log_are_compared(parity_there: ParityIn) -> None:
         partial(checked, clip=logged), partial(checked, clip=partial(logged))
     )
     assert not [key for key in verdict.left_out if "grad_norm" in key]
+
+
+def each(held: list[nn.Parameter]) -> None:
+    """Clip twice, as a loop that clips after each microbatch."""
+    clipped(held)
+    clipped(held)
+
+
+def test_how_often_a_step_clips_is_said(parity_there: ParityIn) -> None:
+    """A loop that clips each microbatch does so more often than one that clips their sum."""
+    verdict = failed(
+        parity_there(CELL), partial(checked, clip=each), partial(checked, clip=clipped)
+    )
+    words = "In step 1 gradients were clipped 2 times, 1 time in the reference"
+    assert words in "\n".join(verdict.details)

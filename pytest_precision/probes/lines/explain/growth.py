@@ -17,6 +17,7 @@ from pytest_precision.parity.compare.bit_patterns import FLOATS
 from pytest_precision.parity.culprit import Culprit, ModuleErrors
 from pytest_precision.probes.lines.explain import worded
 from pytest_precision.probes.lines.explain.nearest import Nearest
+from pytest_precision.probes.lines.explain.parts_of_sums import PartsOfSums, not_added_up
 from pytest_precision.probes.lines.operations import CodeLine, LoggedOperation, OperationLog, Value
 
 Sketch = tuple[float, ...]
@@ -56,7 +57,8 @@ def growth_of(
 ) -> Culprit | None:
     """Return the operation at which the error grows most; None if none stands out.
 
-    Where there is a bound, the first operation that makes an error beyond it, of inputs within it,
+    What ranks have parts of stands out most, if no collective adds it up. Where there is a bound,
+    the first operation that makes an error beyond it, of inputs within it,
     stands out.
 
     Args:
@@ -66,6 +68,19 @@ def growth_of(
         bound: relative L2 error that is allowed; None where none is.
     """
     operations = grown(candidate, reference)
+    part = not_added_up(candidate, reference)
+    if part is not None:
+        rank, operation = part
+        return Culprit(
+            text="no collective adds up what each rank has a part of before the update reads it: "
+            f"{worded.called_place(operation, root)}",
+            kind="grown",
+            operation=operation.name,
+            **worded.line_fields(operation.line, root),
+            module=operation.module or None,
+            rank=rank,
+            modules=module_errors(operations),
+        )
     first = None if bound is None else first_beyond(operations, bound)
     grown_operation = largest_growth(operations)
     if grown_operation is None:
@@ -136,10 +151,12 @@ def _of_rank(
 ) -> Iterator[Grown]:
     places = dict(_placed(theirs))
     errors: dict[int, float] = {}
+    parts = PartsOfSums(over_ranks=nearest is not None)
     for place, mine in _placed(ours):
         other = places.get(place) if nearest is None else nearest.of(mine)
         before = max((errors.get(value.storage, 0.0) for value in mine.read), default=0.0)
-        if other is not None and _comparable(mine, other):
+        is_part = parts.note(mine, other)
+        if other is not None and not is_part and _comparable(mine, other):
             same = {value.digest for value in other.read}
             read = [errors.get(v.storage, 0.0) for v in mine.read if v.digest not in same]
             output_errors = [
