@@ -44,7 +44,7 @@ def wrong_line(kind: type[Engine]) -> int:
         pytest.param("ShrinksMoments", 2, "extra", marks=pytest.mark.nightly),
         pytest.param("OtherForward", 2, "extra", marks=pytest.mark.nightly),
         pytest.param("HalvesGradients", 2, "extra", marks=pytest.mark.nightly),
-        pytest.param("ClipsByOwnNorm", 2, "extra", marks=pytest.mark.nightly),
+        pytest.param("ClipsByOwnNorm", 2, "inputs", marks=pytest.mark.nightly),
         pytest.param("ClipsFurther", 2, "constant", marks=pytest.mark.nightly),
         # On two ranks, lines of these kinds are found above.
         pytest.param("HalvesOnOneRank", 4, "extra", marks=pytest.mark.nightly),
