@@ -15,7 +15,7 @@ from torch import nn
 
 from pytest_precision import Cell, unchecked
 from pytest_precision.check.disagreement import PARTITIONED
-from pytest_precision.parity.compare.own_gradients import SUMMED, UNKNOWN
+from pytest_precision.parity.compare.own_gradients import NOT_KNOWN, THEIR_SUM
 from pytest_precision.recorders.scripts.matched_places import FlattenedParameters
 
 
@@ -38,7 +38,7 @@ def test_gradients_that_are_reduced_in_copies_are_left_out(parity_shared: Parity
     verdict = parity.check(*sides, criterion={"buffer": buffers})
     assert verdict.left_out is not None
     (why,) = {why for kind, why in verdict.left_out.items() if kind.startswith("reduced_grad ")}
-    assert why in (SUMMED, UNKNOWN)
+    assert why in (THEIR_SUM, NOT_KNOWN)
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["original parameters", "flat ones"])
