@@ -42,14 +42,14 @@ for step in range(4):
         if WRONG != "divide":
             loss = loss / 2  # divide
         if WRONG == "wipe" and number == 1:
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # wipe
         loss.backward()
     if WRONG == "halve":
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(0.5)  # halve
     norm = 100.0 if WRONG == "clip" else 0.3
-    nn.utils.clip_grad_norm_(model.parameters(), norm)  # clip, wipe
+    nn.utils.clip_grad_norm_(model.parameters(), norm)  # clip
     optimizer.step()  # fused
     if WRONG == "round" and step == 1:
         with torch.no_grad():

@@ -63,7 +63,7 @@ def test_a_turn_that_is_left_out_is_no_other_constant() -> None:
     """The reference multiplies by the same number there, too."""
     found = culprit_between(logged(in_turns, 1), logged(in_turns, 2), "loss")
     assert (found.line, found.kind) == (marked(HERE, "in_turns"), "missing"), found.text
-    assert "the reference has aten.mul.Tensor before it" in found.text
+    assert "the reference first runs aten.mul.Tensor" in found.text
 
 
 def updated(number: float) -> None:

@@ -20,7 +20,7 @@ CELL = Cell(sequence="train2-save-load-train2")
     [
         ("moments", "tensor of shape [19, 7], exp_avg of 0.weight, from before the restart"),
         ("generator", "the reference reads the state of a generator from before the restart"),
-        ("count", "a counter or setting starts anew: the reference gave 0.25 here"),
+        ("count", "a counter or setting starts anew: weight is 0.5 here, 0.25 in the reference"),
         ("scale", "the loss scale starts anew"),
         ("average", "the saved value does not replace the one that this line makes"),
     ],

@@ -13,9 +13,9 @@ from pytest_precision.parity.compare.pairs import Pair
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Entry
 
-SUMMED = "each rank keeps its own, and the parts of final_grad are their sum up to a factor"
+THEIR_SUM = "each rank keeps its own, and the parts of final_grad are their sum up to a factor"
 
-UNKNOWN = (
+NOT_KNOWN = (
     "each rank keeps its own, and whether the parts of final_grad are their sum is not known, "
     "since digests alone were recorded"
 )
@@ -41,7 +41,7 @@ def reduced_elsewhere(pair: Pair, moments: tuple[Moment, Moment]) -> str:
         if side is not None and side.fault is not None and side.fault.problem == "replicas"
     ]
     reasons = {_reason(side, pair.name, moment) for side, moment in faulty}
-    return "" if "" in reasons else UNKNOWN if UNKNOWN in reasons else "".join(reasons)
+    return "" if "" in reasons else NOT_KNOWN if NOT_KNOWN in reasons else "".join(reasons)
 
 
 def _reason(side: LogicalTensor, name: str, moment: Moment) -> str:
@@ -54,13 +54,13 @@ def _reason(side: LogicalTensor, name: str, moment: Moment) -> str:
     if gradient.fault is not None:
         return ""
     if any(entry.digest for entry in (*parts, *side.pieces)):
-        return UNKNOWN
+        return NOT_KNOWN
     final = gradient.tensor
     if final is None or final.shape != side.pieces[0].shape:
         return ""
     final = final.double()
     total = torch.stack([side.trace.tensor(entry).double() for entry in side.pieces]).sum(0)
-    return SUMMED if (total * final).sum() >= PARALLEL * total.norm() * final.norm() else ""
+    return THEIR_SUM if (total * final).sum() >= PARALLEL * total.norm() * final.norm() else ""
 
 
 def _final_parts(side: LogicalTensor, name: str, moment: Moment) -> list[Entry]:

@@ -18,11 +18,12 @@ from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
+from pytest_precision.parity.explain.history import GRADIENTS
 from pytest_precision.probes.lines.explain.first_difference import up_to
 from pytest_precision.probes.lines.explain.found import SHOW_OPTIONS, Unnamed, culprit_of
 from pytest_precision.probes.lines.explain.growth import growth_of
 from pytest_precision.probes.lines.explain.left_alone import written_by_reference
-from pytest_precision.probes.lines.explain.no_backward import GRADIENTS, without_backward
+from pytest_precision.probes.lines.explain.no_backward import without_backward
 from pytest_precision.probes.lines.explain.other_groups import other_groups
 from pytest_precision.probes.lines.explain.pieces import hold_other_pieces
 from pytest_precision.probes.lines.explain.same_files import as_in_candidate

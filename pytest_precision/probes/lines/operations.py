@@ -217,6 +217,11 @@ class LoggedOperation(NamedTuple):
         return FOREACH in self.name
 
     @property
+    def is_in_place(self) -> bool:
+        """Return whether the operator's name says that it writes to its first argument."""
+        return self.name.partition(".")[2].partition(".")[0].endswith("_")
+
+    @property
     def is_region(self) -> bool:
         """Return whether the logged operation is a whole `torch.compile` region."""
         return self.name == REGION

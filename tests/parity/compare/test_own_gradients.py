@@ -11,7 +11,7 @@ from torch import Tensor
 from pytest_precision import Observation, Span, whole
 from pytest_precision.parity.compare.criteria import Criteria
 from pytest_precision.parity.compare.divergences import Judgement, judge
-from pytest_precision.parity.compare.own_gradients import SUMMED, UNKNOWN
+from pytest_precision.parity.compare.own_gradients import NOT_KNOWN, THEIR_SUM
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.reader import Trace
 
@@ -43,7 +43,7 @@ def test_parts_of_the_sum_are_what_was_reduced(write_trace: Write, factor: float
     trace = zero(write_trace, OWN.sum(0) * factor)
     judgement = judged(trace, trace)
     assert judgement.first is None
-    assert judgement.left_out == {"reduced_grad w": SUMMED}
+    assert judgement.left_out == {"reduced_grad w": THEIR_SUM}
 
 
 def test_a_small_gradient_may_lie_on_one_rank(write_trace: Write) -> None:
@@ -53,7 +53,7 @@ def test_a_small_gradient_may_lie_on_one_rank(write_trace: Write) -> None:
     trace = write_trace([kept[0], (CLIPPED, [])], [kept[1], read])
     judgement = judged(trace, trace)
     assert judgement.first is None
-    assert judgement.left_out == {"reduced_grad w": SUMMED}
+    assert judgement.left_out == {"reduced_grad w": THEIR_SUM}
 
 
 def test_a_skipped_reduction_stays_a_difference(write_trace: Write) -> None:
@@ -69,7 +69,7 @@ def test_a_skipped_reduction_stays_a_difference(write_trace: Write) -> None:
 def test_a_reduction_of_digests_is_not_known(write_trace: Write) -> None:
     """The parts that the optimizers read are held to the other side's all the same."""
     right = zero(write_trace, OWN.sum(0), digests=True)
-    assert judged(right, right).left_out == {"reduced_grad w": UNKNOWN}
+    assert judged(right, right).left_out == {"reduced_grad w": NOT_KNOWN}
     wrong = zero(write_trace, OWN.sum(0) + 1, digests=True)
     first = judged(wrong, right).first
     assert first is not None

@@ -17,7 +17,7 @@ from torch import nn
 
 from pytest_precision import Cell, script, unchecked
 from pytest_precision.check.disagreement import MASTERS_BY_HAND, PARTITIONED, SHARDED_BY_HAND
-from pytest_precision.parity.compare.own_gradients import SUMMED, UNKNOWN
+from pytest_precision.parity.compare.own_gradients import NOT_KNOWN, THEIR_SUM
 from pytest_precision.recorders.scripts.matched_places import FlattenedParameters
 
 
@@ -40,7 +40,7 @@ def test_gradients_that_are_reduced_in_copies_are_left_out(parity_shared: Parity
     verdict = parity.check(*sides, criterion={"buffer": buffers})
     assert verdict.left_out is not None
     (why,) = {why for kind, why in verdict.left_out.items() if kind.startswith("reduced_grad ")}
-    assert why in (SUMMED, UNKNOWN)
+    assert why in (THEIR_SUM, NOT_KNOWN)
 
 
 @script

@@ -196,11 +196,12 @@ def _terms(value: Value, lookup: ReferenceLookup) -> set[str]:
 
 
 def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call of `lacked`'s operator that runs last before the wrong one."""
+    """Return the candidate's call at `lacked`'s line that runs last before the wrong one."""
     same = [
         call
         for call in wrong.calls
         if call.operation.name == lacked.operation.name
+        and is_like_line(call.line, lacked.line)
         and call.operation.backward == lacked.operation.backward
         and call.number <= wrong.call.number
         and call.line is not None

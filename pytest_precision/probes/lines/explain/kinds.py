@@ -19,7 +19,6 @@ from pytest_precision.probes.lines.explain.counterparts import (
     at_changed_line,
     is_at_line,
     is_changed_step,
-    is_like_line,
     is_reordered,
     maker_of_number,
     most_alike,
@@ -78,7 +77,6 @@ def kind_of(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
         _lacking,
         _other_inputs,
         _lacking_at_start,
-        _other_operands,
     ):
         error_kind = explain(wrong, lookup)
         if error_kind is not None:
@@ -196,8 +194,7 @@ def _missing(between: SingleCall, blamed: SingleCall | None, lookup: ReferenceLo
         if error_kind is not None:
             return error_kind._replace(blamed=blamed)
     words = f"the reference first runs {between.operation.name}{between.by}"
-    is_like = blamed is not None and is_like_line(blamed.line, between.line)
-    return ErrorKind("missing", words, between, None, blamed if is_like else None)
+    return ErrorKind("missing", words, between, None, blamed)
 
 
 def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
@@ -217,7 +214,7 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     if between:
         return _missing(between[0], nearest_call(between[0], wrong), lookup)
     our_maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, mine))
-    if our_maker is not None and reads(our_maker, theirs) and mine not in lookup:
+    if our_maker is not None and reads(our_maker, theirs) and mine.digest not in lookup.makers:
         return ErrorKind("extra", _only_here(other), other, None, our_maker)
     if call.base in SUMS and added_later(mine, other, lookup):
         return ErrorKind("order", OTHER_ORDER, other)
@@ -259,7 +256,8 @@ def _other_operands(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     """
     call = wrong.call
     likes = [other for other in lookup.calls if is_at_line(other, call)]
-    if len(likes) != 1 or len(likes[0].arguments) != len(call.arguments):
+    alone = sum(is_at_line(other, call) for other in wrong.calls) == len(likes) == 1
+    if not alone or len(likes[0].arguments) != len(call.arguments):
         return None
     for mine, theirs in zip(call.arguments, likes[0].arguments, strict=True):
         ours, expected = operand_words(mine), operand_words(theirs)
@@ -284,6 +282,9 @@ def _without_counterpart(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind:
     readers = lookup.readers[read[0].digest] if read else []
     reader = readers[0] if readers else None
     older = older_in_reference(wrong, lookup)
+    operands = None if older else _other_operands(wrong, lookup)
+    if operands is not None:
+        return operands
     return ErrorKind(kind, older or _only_here(reader), reader or at_changed_line(call, lookup))
 
 
@@ -292,4 +293,4 @@ def _only_here(reader: SingleCall | None) -> str:
     if reader is None:
         return "the reference runs no such operation on its input"
     name = A_REGION if reader.operation.is_region else reader.operation.name
-    return f"the reference does not run it on its input, which {name}{reader.at} reads there"
+    return f"the reference does not run it on its input, which {name}{reader.by} reads there"

@@ -12,10 +12,7 @@ from pytest_precision.probes.lines.explain.counterparts import all_same
 from pytest_precision.probes.lines.explain.kind_words import ErrorKind
 from pytest_precision.probes.lines.operations import OperationLog
 
-GRADIENTS = ("grad", "reduced_grad", "final_grad")
-"""Kinds of what a backward makes."""
-
-WORDS = "the reference runs a backward of it, the candidate does not"
+NO_BACKWARD = "the reference runs a backward of it, the candidate does not"
 
 
 def without_backward(
@@ -42,7 +39,7 @@ def without_backward(
             likes = (_like(f, mine) for f in forwards if f.line == call.line)
             known_likes = [like for like in likes if like is not None]
             if known_likes:
-                error = ErrorKind("missing", WORDS, call)
+                error = ErrorKind("missing", NO_BACKWARD, call)
                 return worded.of_operation(known_likes[-1], error, root, rank=None)
     return None
 

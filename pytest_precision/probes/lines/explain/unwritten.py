@@ -39,16 +39,20 @@ def _later_write(
 ) -> SingleCall | None:
     """Return the reference's next write to what its like of `maker` made; None if there is none.
 
-    The candidate runs nothing at its line.
+    The candidate runs nothing at its line, and the like of the wrong operation reads the result.
     """
     lines = {call.line for call in wrong.calls}
     for like in lookup.makers.get(digest, ()):
         if (like.base, like.step) != (maker.base, maker.step):
             continue
         storages = {result.storage for result in like.results if result.digest == digest}
-        later = (call for call in lookup.calls if call.number > like.number)
-        for call in later:
-            written = {result.storage for result in call.results}
-            if call.step == like.step and written & storages:
-                return call if call.line not in lines and call.line is not None else None
+        later = [c for c in lookup.calls if c.number > like.number and c.step == like.step]
+        for place, call in enumerate(later):
+            if not call.operation.is_in_place or not storages & {v.storage for v in call.results}:
+                continue
+            is_read = any(
+                reader.base == wrong.call.base and storages & {v.storage for v in reader.read}
+                for reader in later[place + 1 :]
+            )
+            return call if is_read and call.line is not None and call.line not in lines else None
     return None
