@@ -54,7 +54,10 @@ class Sides:
     def __post_init__(self) -> None:
         self.servers = self.stack.enter_context(run_servers())
         self.folder = Path(self.peers.agree("folder", self._new_folder))
-        if not self.folder.is_dir():
+        status = 0 if self.folder.is_dir() else 2
+        self.peers.tell("folder", status)
+        self.peers.statuses("folder", status)  # rank 0 may fail from here on, and then removes it
+        if status:
             raise RevisionError(
                 expected_but_got(
                     "a temporary folder that all ranks see",
