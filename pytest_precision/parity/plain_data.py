@@ -62,4 +62,4 @@ def plain_text(value: object) -> str:
         text = str(value)
     except Exception:  # of the user's class, or of a dtype that torch cannot print
         text = object.__repr__(value)
-    return text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

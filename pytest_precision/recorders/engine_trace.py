@@ -17,7 +17,7 @@ from pytest_precision.recorders.engine_run import EngineRun
 from pytest_precision.recorders.layout_job import LayoutJob
 from pytest_precision.recorders.probe import Probe
 from pytest_precision.recorders.run_environment import environment_of
-from pytest_precision.trace.digests import SMALL_RUN, elements, threads_of_rank
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads, elements
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.moment import Moment
 from pytest_precision.trace.named_digests import digest_name_of_cell, digested
@@ -54,7 +54,7 @@ class EngineTrace(Probe[EngineRun]):
         digests = self._job.window is None and size > SMALL_RUN
         name = digest_name_of_cell(run.cell)
         run.capture = Capture(snapshot=partial(digested, name=name) if digests else cloned)
-        threads = threads_of_rank(self._job.segment.world_size)
+        threads = digest_threads(self._job.segment.world_size)
         self.writer = TraceWriter(folder, rank, digests=digests, threads=threads, digest_name=name)
         return self.writer
 

@@ -44,11 +44,12 @@ def attach(
     """
     # pytest-rerunfailures counts the runs of an item, this one among them.
     reruns = getattr(item, "execution_count", 1) - 1
+    plain_axes = as_plain(axes)
     # Only builtins: any other type on a report ends a whole xdist run with an internal error.
     extra: dict[str, Any] = {
         "precision_cell": {
             "test": test_of(item.nodeid),
-            "axes": as_plain(axes),
+            "axes": plain_axes,
             "number": number,
             "total": total,
             "unread": list(unread),
@@ -58,7 +59,7 @@ def attach(
     }
     vars(report).update(extra)
     others = [entry for entry in item.user_properties if not entry[0].startswith(PROPERTY_PREFIX)]
-    item.user_properties[:] = [*others, *properties(axes, verdicts, reruns)]
+    item.user_properties[:] = [*others, *properties(plain_axes, verdicts, reruns)]
     report.user_properties = list(item.user_properties)
 
 
@@ -96,12 +97,12 @@ def properties(
     of its worst verdicts, and `precision.checks` has the number of checks.
 
     Args:
-        axes: axis name to value of the cell.
+        axes: axis name to value of the cell, as plain data.
         verdicts: verdicts as `Verdict.as_dict()`; none if the test ended without a check.
         reruns: how often the test failed and was run again before this run.
     """
     test_properties = [
-        (f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in as_plain(axes).items()
+        (f"{PROPERTY_PREFIX}axis.{name}", str(value)) for name, value in axes.items()
     ]
     if reruns:
         test_properties.append((f"{PROPERTY_PREFIX}reruns", str(reruns)))

@@ -32,14 +32,14 @@ DIGESTED_ELSEWHERE = frozenset({"weight", "made_weight", "wrong_weight"})
 """Kinds of which a process without this package may have sent a digest, whatever their size."""
 
 THREADS = 2
-"""Threads per rank that read its state, if it has as many cores: memory feeds no more."""
+"""Threads per rank that compute digests, if it has as many cores: memory feeds no more."""
 
 SMALL_RUN = 1 << 19
 """Parameters times train steps up to which all values are kept, some 10 MB per rank in fp32."""
 
 
-def threads_of_rank(ranks: int) -> int:
-    """Return the number of threads with which each of `ranks` processes reads its state."""
+def digest_threads(ranks: int) -> int:
+    """Return the number of threads with which each of `ranks` processes computes digests."""
     return min(THREADS, max(1, (os.cpu_count() or 1) // ranks))
 
 

@@ -64,6 +64,8 @@ class StaleCopies(UpdateJudge):
             first_read = node.metadata.setdefault(SEEN, number)
             if first_read < self._moved.get(id(leaf), (leaf, 0))[1]:
                 stale[id(leaf)] = node.name()
+        if not stale:  # as nearly always: the names of a large model take long to walk
+            return loss
         named_tensors = [tensor for _, tensor in self.run.parameters() if id(tensor) in stale]
         if named_tensors:
             by_autocast = torch.is_autocast_enabled(named_tensors[0].device.type)

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import isfinite
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pytest_precision.recorders.threads import computed
 from pytest_precision.recorders.weights import (
     IN_CACHE,
     concatenated,
     lists_of_at_most,
     measured_at_once,
 )
+
+_FIGURES = 6
+"""Figures of an update: see `sums`."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,10 @@ def _totals(updates: Sequence[Update], *, finite_only: bool) -> Tensor:
     tensors = [*map(concatenated, zip(*(update.tensors for update in updates), strict=True))]
     device, sizes = tensors[0].device, [update.size for update in updates]
     before = concatenated([update.before for update in updates])
+    total = torch.zeros(len(updates), _FIGURES, dtype=torch.float64, device=device)
     chunk = IN_CACHE if device.type == "cpu" else measured_at_once(device)
     flat = [torch.split(tensor, chunk) for tensor in (before, *tensors)]
-
-    def figures_of(part: Sequence[Tensor]) -> Tensor:
-        old, new, *operands = part
+    for old, new, *operands in zip(*flat, strict=True):
         weight = old.to(device).double()
         exact = updates[0].rule.compute(weight, *operands)
         moved = new.to(torch.float64, copy=True).sub_(weight)
@@ -116,9 +116,8 @@ def _totals(updates: Sequence[Update], *, finite_only: bool) -> Tensor:
             finite = error.isfinite()
             exact, error = exact.where(finite, 0.0), error.where(finite, 0.0)
         lengths = sizes if len(sizes) > 1 else [exact.numel()]
-        return torch.stack([*_figures(exact, moved, error, lengths)])
-
-    return reduce(torch.add, computed(figures_of, [*zip(*flat, strict=True)], device))
+        total += torch.stack([*_figures(exact, moved, error, lengths)])
+    return total
 
 
 def _figures(exact: Tensor, moved: Tensor, error: Tensor, lengths: list[int]) -> Iterator[Tensor]:

@@ -18,7 +18,7 @@ from pytest_precision.errors import expected_but_got
 from pytest_precision.recorders.collector import collector_paused
 from pytest_precision.recorders.scripts.loop_reader import LoopReader
 from pytest_precision.recorders.scripts.recorded_part import RecordedPart
-from pytest_precision.trace.digests import SMALL_RUN, threads_of_rank
+from pytest_precision.trace.digests import SMALL_RUN, digest_threads
 from pytest_precision.trace.header import Header
 from pytest_precision.trace.manifest import Manifest
 from pytest_precision.trace.moment import Moment, Window
@@ -155,7 +155,7 @@ class LoopTrace(ExitStack):
                 self._folder,
                 self.rank,
                 digests=self._whole,
-                threads=threads_of_rank(self.world_size),
+                threads=digest_threads(self.world_size),
                 digest_name=self._digest_name,
                 origin=self.origin,
             )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from math import isfinite
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from pytest_precision.probes.declared_rule.oracle.update import (
     UpdateScalars,
 )
 from pytest_precision.probes.declared_rule.oracle_log import Breach, OracleLog
-from pytest_precision.recorders.threads import computed
 from pytest_precision.recorders.weights import IN_CACHE, concatenated, lists_of_at_most
 
 
@@ -127,8 +125,7 @@ class Batch:
 
     def worst(self, scalars: UpdateScalars, storage: Roundings, factor: float = 1.0) -> float:
         """Return the batch's largest error under an optimizer rule, as a share of its bound."""
-        largest = partial(Batch._largest, scalars=scalars, storage=storage, factor=factor)
-        return max(computed(largest, [*self._in_cache()], self.device))
+        return max(batch._largest(scalars, storage, factor) for batch in self._in_cache())
 
     def _largest(self, scalars: UpdateScalars, storage: Roundings, factor: float) -> float:
         """Return the largest of the `ratios`.
