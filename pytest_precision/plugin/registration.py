@@ -38,7 +38,7 @@ def registered_by(config: pytest.Config) -> Registered:
 
 
 def refusals_of_plugins(config: pytest.Config) -> list[str]:
-    """Return what is wrong with the judgements of a session, before any cell runs."""
+    """Return the errors in the judgements of a session, before any cell runs."""
     # Only here, since a session without cells has none.
     from pytest_precision.check.gate_order import ordered_gates
     from pytest_precision.parity.verdict import FACTS, FINDINGS
