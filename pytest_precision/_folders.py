@@ -27,7 +27,7 @@ _sweep_once = functools.cache(sweep)
 
 
 def sweep_temporary_folder() -> None:
-    """Remove what processes that were killed have left in the temporary folder; once a process."""
+    """Remove the folders of killed processes from the temporary folder; only once in a process."""
     _sweep_once(tempfile.gettempdir())
 
 
@@ -131,7 +131,7 @@ class SharedFolder:
         return Path(tempfile.gettempdir()) / f"{PREFIX}{name}"
 
     def keep(self, seconds: float) -> None:
-        """Have this shared folder stay for some time, also without a process that has it."""
+        """Keep this shared folder for some time, even if no process uses it."""
         keep(self.path, seconds)
 
     def remove(self) -> None:

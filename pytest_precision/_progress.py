@@ -134,19 +134,19 @@ def shown(
 
 
 def advance(done: int, expected: int | None, size: int) -> None:
-    """Tell whoever looks how far the work has come; see `WatchedWork.advance`."""
+    """Report progress to the progress display of this thread, if any; see `WatchedWork.advance`."""
     for progress in _open[-1:]:
         progress.advance(done, expected, size)
 
 
 def wait(awaited: str) -> None:
-    """Tell whoever looks what is still waited for; see `WatchedWork.wait`."""
+    """Report to the progress display, if any, what the work waits for; see `WatchedWork.wait`."""
     for progress in _open[-1:]:
         progress.wait(awaited)
 
 
 def _on(stream: TextIO) -> Callable[[str], object]:
-    """Return what prints a line to a stream, whichever a script puts in its place later."""
+    """Return a function that prints a line to a stream, which a script may replace later."""
     return lambda line: print(f"pytest_precision: {line}", file=stream, flush=True)
 
 
@@ -169,7 +169,7 @@ def in_seconds(seconds: float) -> str:
 
 
 def _picture() -> Any:
-    """Return what draws a bar; None without `rich` or a terminal."""
+    """Return a function that draws a progress bar; None without `rich` or a terminal."""
     if not sys.stderr.isatty() or find_spec("rich") is None:
         return None
     from rich.console import Console

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_precision_probes(config: pytest.Config) -> ProbeSpec | Sequence[ProbeSpec] | None:
-    """Return judgements: what is recorded beside each run, and what refuses or explains a cell.
+    """Return the judgements of a plugin: probes of runs, and gates and explanations of cells.
 
     It is called once in each process of a session that runs a cell, so also in each worker of
     xdist, when its tests are collected. Ranks do not call it: they are told which of its functions

@@ -193,7 +193,7 @@ SpecT = TypeVar("SpecT", ProbeSpec, ReporterSpec)
 
 
 def expect_specs(specs: Iterable[object], kind: type[SpecT]) -> list[SpecT]:
-    """Return what plugins have registered, as a list.
+    """Return the specs that plugins register, as a list.
 
     Args:
         specs: what the implementations of a hook have returned: each one, several or None.
@@ -245,7 +245,7 @@ class Registered:
         return [probe for probe in self.probes if probe.in_bare or not bare]
 
     def functions(self, field: str, *, bare: bool = False) -> list[Callable[..., Any]]:
-        """Return what the judgements of a cell have in a field, such as `explains`."""
+        """Return the functions that a cell's judgements have in a field, such as `explains`."""
         return [
             resolved(reference, probe)
             for probe in self.of(bare=bare)

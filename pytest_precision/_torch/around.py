@@ -104,7 +104,7 @@ def after_permutations(call: Callable[[Tensor, Any], None]) -> Iterator[None]:
         yield
 
 
-def _called(function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _Result:
+def _called_result(function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _Result:
     """Return what a function returns: the one function that the compiler is told to leave alone.
 
     To tell it so of a function takes longer than the call of a hook, and hooks are made anew around
@@ -113,7 +113,9 @@ def _called(function: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> _
     return function(*args, **kwargs)
 
 
-_untraced = torch._compile._disable_dynamo(_called)  # a method takes no mark of being disabled
+_untraced = torch._compile._disable_dynamo(
+    _called_result
+)  # a method takes no mark of being disabled
 
 
 def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:

@@ -103,7 +103,7 @@ class SetupFacts:
 
     @cached_property
     def trials(self) -> Trials:
-        """Return what steps on copies show of how optimizers round."""
+        """Return how optimizers round, as optimizer steps on copies of their tensors show."""
         return Trials()
 
     def trained(self) -> Iterator[tuple[str, Tensor]]:

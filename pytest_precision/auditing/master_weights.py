@@ -131,7 +131,7 @@ class Ownership:
         """Return whether a tensor is a separate copy of a parameter, in its dtype and shape."""
         parameter = self.parameters[name]
         alike = (tensor.dtype, tensor.shape) == (parameter.dtype, parameter.shape)
-        return alike and _flat(tensor).data_ptr() != _flat(parameter).data_ptr()
+        return alike and _flat_tensor(tensor).data_ptr() != _flat_tensor(parameter).data_ptr()
 
 
 def is_coded(parameter: Tensor) -> bool:
@@ -141,8 +141,8 @@ def is_coded(parameter: Tensor) -> bool:
 
 def holds(master: Tensor, parameter: Tensor) -> bool:
     """Return whether a tensor rounds to a parameter's values, or to a part of them."""
-    flat_parameter = _flat(parameter)
-    rounded_tensor = _flat(master).to(parameter.dtype)
+    flat_parameter = _flat_tensor(parameter)
+    rounded_tensor = _flat_tensor(master).to(parameter.dtype)
     if (
         not flat_parameter.numel()
         or not rounded_tensor.numel()
@@ -161,7 +161,7 @@ def holds(master: Tensor, parameter: Tensor) -> bool:
     return any(_occurs(run, longer) for run in _runs(other_tensor))
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flat_tensor(tensor: Tensor) -> Tensor:
     shard = getattr(tensor, "ds_tensor", tensor)  # DeepSpeed's stage 3 leaves the parameter empty
     local = shard.to_local() if isinstance(shard, DTensor) else shard
     return local.detach().flatten()

@@ -104,7 +104,7 @@ def trial_step(
     rate: float = 1.0,
     seed: int = 0,
 ) -> TrialStep | None:
-    """Return what one step of an optimizer does to a tensor; None if it cannot be tried.
+    """Return the change that one optimizer step makes to a tensor; None if no step can be tried.
 
     Args:
         holder: has the optimizer.

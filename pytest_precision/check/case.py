@@ -172,7 +172,7 @@ class Case:
 
     @property
     def exempt(self) -> Exempt:
-        """Return what the test leaves out of the checks of a run against itself."""
+        """Return the tensors that the test leaves out of the checks of a run against itself."""
         return self.terms.exempt
 
     @property
@@ -181,7 +181,7 @@ class Case:
         return self._whole or self
 
     def once(self, make: Callable[[RecordedCase], _T]) -> _T:
-        """Return what a function makes of this check, called when first asked for it."""
+        """Return a function's result for this check; call the function only the first time."""
         if make not in self._derived:
             self._derived[make] = make(self)
         derived: _T = self._derived[make]
@@ -210,7 +210,7 @@ class Case:
         return Case(*self.again.both(self.window, Variant(start=1, updates=False)), self.terms)
 
     def judgements(self, field: str) -> list[Callable[..., Any]]:
-        """Return what the judgements of this cell have in a field, such as `explains`."""
+        """Return the functions that this cell's judgements have in a field, such as `explains`."""
         return self.terms.registered.functions(field, bare=self.terms.bare)
 
     def culprit(self, finding: Finding) -> Named:

@@ -74,7 +74,7 @@ class CheckedTest:
 
     @property
     def _seen(self) -> Definitions | None:
-        """Return what modules defined, to find monkeypatches; None if ranks run in this process."""
+        """Return the definitions of modules, to find monkeypatches; None with inline ranks."""
         return None if self.ranks.mode == "inline" else self.definitions
 
     @property
@@ -227,7 +227,7 @@ class CheckedTest:
         return candidate_side, reference_side
 
     def _probes_of(self, function: Callable[..., Any], terms: Terms) -> tuple[RankProbe, ...]:
-        """Return what judgements record beside the runs of a layout or script."""
+        """Return the probes that judgements add to the runs of a layout or script."""
         field = "loop" if is_script(function) else "engine"
         return rank_probes(terms.registered, field, bare=terms.bare)
 
@@ -279,7 +279,7 @@ class CheckedTest:
         other: Callable[..., Any],
         workload: Callable[..., Any] | None,
     ) -> Declared:
-        """Return what the check's callables say they need, such as environment variables."""
+        """Return the declared needs of the check's callables, such as environment variables."""
         running = (layout, other, workload) if cell.swaps else (layout, workload)
         declared = Declared.of(*running)
         for skip in self.registered.functions("skips", bare=self.settings.bare):

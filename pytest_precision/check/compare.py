@@ -137,7 +137,7 @@ def is_of_scores(*sides: Recording) -> bool:
 
 
 def _how(recording: Recording, *, ranks: bool) -> dict[str, Any]:
-    """Return of what a recording was made, without folders of this machine.
+    """Return script, arguments, revision and date of a recording, without folders of this machine.
 
     Args:
         recording: the recording.

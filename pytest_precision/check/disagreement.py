@@ -73,7 +73,7 @@ def disagreement(case: Case, first: Finding) -> Ruling:
     if finding is None or finding.pair.moment.step != step:
         unlike = f"not repeatable: step {step} differed, but not in a second run"
         return Ruling(outcome="fail", reason=unlike)
-    diagnosis = by_rule(diagnose(closer.judgement), _blamed(case))
+    diagnosis = by_rule(diagnose(closer.judgement), _first_blame(case))
     named = case.culprit(finding)
     note = (named.note,) if named.note else ()
     explained = (*_broken_rules(closer), *_lines_of_judgements("explains", closer, diagnosis))
@@ -131,8 +131,8 @@ def _lines_of_judgements(field: str, closer_case: Case, diagnosis: Diagnosis) ->
         yield from function(closer_case, diagnosis)
 
 
-def _blamed(case: Case) -> Blame | None:
-    """Return what is wrong with the candidate alone, as the first judgement says that finds it."""
+def _first_blame(case: Case) -> Blame | None:
+    """Return the first judgement's finding on the candidate alone; None if no judgement has one."""
     return next(filter(None, (blame(case) for blame in case.judgements("blames"))), None)
 
 

@@ -52,12 +52,14 @@ def agreement(case: Case) -> Ruling | None:
 def undisturbed(case: Case) -> Ruling | None:
     """Fail the check if an evaluation, save, load or skipped step disturbed training state."""
     for number, side in enumerate(case.judged):
-        finding = _disturbed(case, number)
+        finding = _disturbed_finding(case, number)
         if finding is not None:
             # Only here, so that a check that passes does not import what explains one that fails.
             from pytest_precision.parity.explain.locate import failed_at
 
-            repeated_finding = _disturbed(case.around(finding.pair.moment.step), number) or finding
+            repeated_finding = (
+                _disturbed_finding(case.around(finding.pair.moment.step), number) or finding
+            )
             lines = wording.statistics_lines(repeated_finding, "before") + wording.swap_lines(
                 repeated_finding, side
             )
@@ -68,7 +70,7 @@ def undisturbed(case: Case) -> Ruling | None:
     return None
 
 
-def _disturbed(case: Case, number: int) -> Finding | None:
+def _disturbed_finding(case: Case, number: int) -> Finding | None:
     side = case.sides[number]
     other = case.sides[1 - number]
     return disturbed(side.trace, other.trace, case.terms.criteria)

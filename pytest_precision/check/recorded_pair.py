@@ -26,7 +26,7 @@ WEIGHT_KINDS = ("param", "used_param", "master")
 
 
 def recorded_pair(candidate: Path, reference: Path, first_step: int) -> tuple[Recording, Recording]:
-    """Read both recordings, and return what of them is compared.
+    """Read both recordings, and return the steps of each that are compared.
 
     Raises:
         RecordingError: see `compare_recordings`.
@@ -102,7 +102,7 @@ def cut_pair(candidate: Recording, reference: Recording) -> tuple[Recording, Rec
 
 
 def as_far_as_compared(ruling: Ruling, recordings: Sequence[Recording]) -> Ruling:
-    """Return a ruling that says until where was compared, and why; a pass is none then.
+    """Add to a ruling how many steps were compared, and why; a pass becomes an error.
 
     Nothing is known of the steps that were not recorded, so that a pass would hide an ending.
     """

@@ -132,11 +132,11 @@ def repeats(case: Case, where: str) -> Ruling | None:
         case: a further run, as the candidate, and the first.
         where: the further run, in words.
     """
-    finding = _first(case)
+    finding = _first_finding(case)
     if finding is None:
         return None
     closer = case.around(finding.pair.moment.step)
-    repeated_finding = _first(closer)
+    repeated_finding = _first_finding(closer)
     shown_finding = (
         repeated_finding
         if repeated_finding is not None and repeated_finding.pair.moment == finding.pair.moment
@@ -151,7 +151,7 @@ def repeats(case: Case, where: str) -> Ruling | None:
     return failed_at(shown_finding, reason, details, named.culprit)
 
 
-def _first(case: Case) -> Finding | None:
+def _first_finding(case: Case) -> Finding | None:
     """Return the first tensor that differs from the first run, on any rank; None if none does."""
     return differs(case.candidate, case.reference) or case.judgement.first
 

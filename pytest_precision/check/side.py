@@ -111,7 +111,7 @@ class Side:
         return replace(self, variant=variant.over(self.variant))
 
     def watched_by(self, probes: tuple[RankProbe, ...]) -> Side:
-        """Return this side with what judgements record beside its runs.
+        """Return this side with the probes that judgements add to its runs.
 
         Its ranks import the code of other plugins as they do that of the layout.
         """
@@ -123,7 +123,7 @@ class Side:
 
     @property
     def probes_of_package(self) -> tuple[RankProbe, ...]:
-        """Return what is recorded also where the code of another commit may lack the plugins."""
+        """Return the probes of this package, which another commit's code has without any plugin."""
         return tuple(probe for probe in self.probes if not probe.path.is_of_users_module)
 
     def computes_as(self, other_side: Side) -> bool:
@@ -149,7 +149,7 @@ class Side:
         return self.needs.environment == other_side.needs.environment
 
     def needs_of(self, segment: Segment) -> Needs:
-        """Return what the ranks that record one part of the run need, such as new processes."""
+        """Return the needs of the ranks that record one part of the run, such as new processes."""
         return replace(self.needs, fresh=self.needs.fresh or segment.in_new_processes)
 
     def record(

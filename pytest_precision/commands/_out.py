@@ -88,13 +88,13 @@ def size_of_first_rank(folder: Path) -> int:
 def say_recorded(
     place: Path | RemoteFolder, nbytes: int, script: str, steps: int, unit: str = "step"
 ) -> None:
-    """Say what was recorded, how many bytes the first rank's part has, and where it lies."""
+    """Print the number of recorded steps, the size of the first rank's files, and their folder."""
     plural = "" if steps == 1 else "s"
     note(f"recorded {steps} {unit}{plural} of {script} in {place}: {in_bytes(nbytes)}")
 
 
 def report_unfinished(folder: Path, place: Path | RemoteFolder) -> None:
-    """Have Python's report of an error end with what the error has left in a folder.
+    """Append to Python's report of an error whether it left an unfinished recording.
 
     Args:
         folder: the one that was recorded into.

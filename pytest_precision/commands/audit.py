@@ -104,7 +104,7 @@ def _printed_as_errors() -> Iterator[None]:
 
 def _function(name: str) -> Callable[[], Any]:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*(?<!\.py):[^\W\d]\w*", name):
-        raise _refused(
+        raise _setup_error(
             "MODULE:FUNCTION", name, "for build() in jobs/setup.py write jobs.setup:build"
         )
     place, _, function = name.partition(":")
@@ -113,13 +113,13 @@ def _function(name: str) -> Callable[[], Any]:
     if not callable(attribute):
         functions = (key for key, value in vars(module).items() if inspect.isfunction(value))
         names = ", ".join(sorted(functions)) or "none"
-        raise _refused(f"a function in {place}", name, f"the functions there: {names}")
+        raise _setup_error(f"a function in {place}", name, f"the functions there: {names}")
     with suppress(ValueError):  # some of C have no signature
         try:
             inspect.signature(attribute).bind()
         except TypeError as error:
             advice = f"{error}: wrap it in a function that passes them"
-            raise _refused("a function without arguments", name, advice) from None
+            raise _setup_error("a function without arguments", name, advice) from None
     build: Callable[[], Any] = attribute
     return build
 
@@ -131,13 +131,13 @@ def _module(place: str, name: str) -> ModuleType:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{place}.".startswith(f"{missing}."):  # else the module lacks another one
             advice = f"there is no {missing} in {os.getcwd()}, nor is it installed: set PYTHONPATH"
-            raise _refused("a module that can be imported", name, advice) from None
-        raise _refused(
+            raise _setup_error("a module that can be imported", name, advice) from None
+        raise _setup_error(
             f"{place} to be imported", name, f"it raised {type(error).__name__}: {error}"
         ) from error
 
 
-def _refused(expected: str, name: str, advice: str) -> NoSetupError:
+def _setup_error(expected: str, name: str, advice: str) -> NoSetupError:
     return NoSetupError(expected_but_got(expected, named("build", name), advice))
 
 

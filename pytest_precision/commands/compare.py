@@ -250,7 +250,7 @@ def keyed_criterion(text: str) -> tuple[str, Criterion]:
     try:
         if match is None:
             raise ValueError("a criterion is written as a call, such as ulp(2)")
-        return match["key"] or "default", _called(match["call"])
+        return match["key"] or "default", _criterion_called(match["call"])
     except (SyntaxError, TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(
             expected_but_got(
@@ -261,7 +261,7 @@ def keyed_criterion(text: str) -> tuple[str, Criterion]:
         ) from None
 
 
-def _called(text: str) -> Criterion:
+def _criterion_called(text: str) -> Criterion:
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or ast.unparse(call.func) not in CALLS:
         raise ValueError("there is no such criterion")

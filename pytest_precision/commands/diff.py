@@ -65,7 +65,7 @@ def _status(against: Against) -> int:
 
 @contextmanager
 def _other_installation(against: Against) -> Iterator[Installation]:
-    """Yield what the working tree is compared with: a commit, or another Python's installation."""
+    """Yield the side that is compared with the working tree: a commit or another installation."""
     python = against.args.python
     revision = against.args.revision
     if python is not None:

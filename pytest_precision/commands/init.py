@@ -145,5 +145,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_docstring(text: str) -> str:
-    """Return what stands for a text in a docstring, which a quote of it does not end."""
+    """Escape a text for a docstring, so that a quote in the text does not end the docstring."""
     return repr(text)[1:-1].replace('"', r"\"")

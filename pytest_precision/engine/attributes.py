@@ -58,7 +58,7 @@ def attributes_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
     for name, module in dict(modules).items():
         if not of_torch(module):
             fields = {key: value for key, value in vars(module).items() if key not in OWN}
-            yield from _named(fields, name or WHOLE, visited_ids)
+            yield from _named_leaves(fields, name or WHOLE, visited_ids)
 
 
 def hooks_of_modules(modules: Iterable[tuple[str, nn.Module]]) -> Leaves:
@@ -99,7 +99,7 @@ def attributes_of_optimizer(optimizer: Optimizer, number: str = "") -> Leaves:
     """
     public = {k: v for k, v in vars(optimizer).items() if not k.startswith("_")}
     fields = {key: value for key, value in public.items() if key not in OPTIMIZER_ELSEWHERE}
-    yield from _named(fields, type(optimizer).__name__ + number, set())
+    yield from _named_leaves(fields, type(optimizer).__name__ + number, set())
 
 
 def leaf_observation(kind: str, name: str, leaf: Any) -> Observation:
@@ -109,7 +109,7 @@ def leaf_observation(kind: str, name: str, leaf: Any) -> Observation:
     return whole(kind, name, tensor)
 
 
-def _named(attributes: Mapping[str, Any], name: str, visited_ids: set[int]) -> Leaves:
+def _named_leaves(attributes: Mapping[str, Any], name: str, visited_ids: set[int]) -> Leaves:
     for key, value in attributes.items():
         yield from ((f"{key}{path} of {name}", leaf) for path, leaf in leaves(value, visited_ids))
 

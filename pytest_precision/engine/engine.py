@@ -272,7 +272,7 @@ class Engine(Dealing):
             self.scheduler.step()
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what `phase` of a train step has computed or changed on this rank, as observations.
+        """Yield this rank's observations of the tensors that `phase` of a step computes or changes.
 
         Before an update, these include whether the engine clips the gradients and whether it skips
         the update.

@@ -70,10 +70,12 @@ def modes(
         settings = _settings(module) if before else {}
         for key in settings.keys() & before.keys():
             if repr(settings[key]) != repr(before[key]):
-                yield _changed(name, module, key, settings[key], before[key])
+                yield _changed_observation(name, module, key, settings[key], before[key])
 
 
-def _changed(name: str, module: nn.Module, key: str, setting: Any, before: Any) -> Observation:
+def _changed_observation(
+    name: str, module: nn.Module, key: str, setting: Any, before: Any
+) -> Observation:
     module_kind = "dropout " if isinstance(module, DROPOUT) else f"{type(module).__name__} "
     change = f"{module_kind}{name} with {key}={_short(setting)} instead of {_short(before)}"
     return whole("flag", change, torch.tensor(True))

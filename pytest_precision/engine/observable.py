@@ -132,7 +132,7 @@ class Observable:
             self._since.options.begin(groups.group_options(state.all_groups()))
 
     def starts(self) -> dict[str, dict[str, str]]:
-        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        """Return the first values of tensors that are shown only after a change, by kind."""
         return self._training_state(self.capture).starts()
 
     @property

@@ -77,7 +77,7 @@ class Restorable(Observable):
             )
 
     def observe(self, phase: str, capture: Capture) -> Iterator[Observation]:
-        """Yield what `phase` can have changed, and after a save or load also checkpoint entries.
+        """Yield the tensors that `phase` may change, and after a save or load the checkpoint's.
 
         Those are the entries that a subclass's own `state_dict` adds.
         """

@@ -47,7 +47,7 @@ class TrainingState(ABC):
         self.since.generators.begin(generators())
 
     def starts(self) -> dict[str, dict[str, str]]:
-        """Return what is shown only once it has changed, as it was at first: by kind and name.
+        """Return the first values of tensors that are shown only after a change, by kind.
 
         How it is computed is left out, so that a comparison takes it for what one side alone has.
         """

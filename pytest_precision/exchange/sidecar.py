@@ -107,7 +107,9 @@ class Sidecar:
         sound_integer("the last step", steps, 1, MOST_STEPS)
         _expect_phases(moments, steps)
         _expect_few(ranks, steps, sum(len(moment.tensors) for moment in moments))
-        return cls(ranks, unobservable, environment, steps, _seen(moments, ranks, tensors))
+        return cls(
+            ranks, unobservable, environment, steps, _seen_observations(moments, ranks, tensors)
+        )
 
 
 class _Shown(NamedTuple):
@@ -161,7 +163,7 @@ def _expect_known(where: str, fields: dict[str, Any], keys: tuple[str, ...]) -> 
         )
 
 
-def _seen(
+def _seen_observations(
     moments: Iterable[_Shown], ranks: int, tensors: dict[str, Tensor]
 ) -> dict[tuple[int, str, int], list[Observation]]:
     shown_observations: dict[tuple[int, str, int], list[Observation]] = {}
@@ -182,7 +184,7 @@ def _seen(
 def _observation(
     where: str, row: Any, ranks: int, tensors: dict[str, Tensor]
 ) -> tuple[int, Observation]:
-    """Return a rank, and what it shows by one entry of a sidecar's `tensors`."""
+    """Return the rank and the observation that one entry of a sidecar's `tensors` describes."""
     fields = sound_object(where, row)
     _expect_known(where, fields, TENSOR_KEYS)
     kind, name, key = (

@@ -69,7 +69,7 @@ class BlockScaling(InBlocks):
                 part.fill(tile, scale.reciprocal(), scale)
         operands = {side: part.finished() for side, part in parts.items()}
         if self.two_dimensional and columnwise:
-            operands["columnwise"] = _transposed(operands["rowwise"])
+            operands["columnwise"] = _transposed_operand(operands["rowwise"])
         return QuantizedTensor(
             self.name,
             (x.shape[0], x.shape[1]),
@@ -86,7 +86,7 @@ class BlockScaling(InBlocks):
         )
 
 
-def _transposed(operand: Operand) -> Operand:
+def _transposed_operand(operand: Operand) -> Operand:
     storage = Storage(
         operand.storage.element, operand.storage.scale, operand.storage.block, transposed=True
     )

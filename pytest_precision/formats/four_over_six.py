@@ -64,7 +64,7 @@ def quantized_with_less_error(
             reach = torch.full_like(amax, e2m1.MAXIMUM * scale_maximum)
             difference = values * amax / reach - source
         errors = difference.abs() if mode == "MAE" else difference * difference
-        tries.append((codes, scale, _summed(errors, block, operand.block)))
+        tries.append((codes, scale, _summed_tensor(errors, block, operand.block)))
     (codes4, scale4, error4), (codes6, scale6, error6) = tries
     four = error4 < error6
     codes = torch.where(_each(four), split_blocks(codes4, block), split_blocks(codes6, block))
@@ -76,7 +76,7 @@ def _each(per_block: torch.Tensor) -> torch.Tensor:
     return per_block[:, None, :, None]
 
 
-def _summed(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
+def _summed_tensor(errors: torch.Tensor, block: Block, along: Block) -> torch.Tensor:
     """Add up each block's rounding errors in the order in which Transformer Engine's kernels do.
 
     The 16 errors of a row of the operand (a column of the source if `along` is one) are added one

@@ -24,7 +24,7 @@ from pytest_precision.formats.quantized import Operand, Storage
 from pytest_precision.formats.scaling import tensor_amax
 
 
-def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
+def _delayed_operands(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
     # The kernel takes the maximum with what is in it.
     amax = torch.zeros(1, dtype=torch.float32, device=x.device)
     kernel = _quantizer("float8_tensor", "Float8Quantizer")
@@ -33,7 +33,7 @@ def _delayed(format: DelayedScaling, x: torch.Tensor) -> dict[str, Operand]:
     return _per_tensor(te_tensor, format.element, amax)
 
 
-def _current(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
+def _current_operands(format: CurrentScaling, x: torch.Tensor) -> dict[str, Operand]:
     kernel = _quantizer("float8_tensor", "Float8CurrentScalingQuantizer")
     te_tensor = kernel(
         _element(format.element),
@@ -96,8 +96,10 @@ class _Quantizer(NamedTuple):
 # The quantizers have neither torchao's and the OCP document's arithmetic, nor the cast of masters,
 # nor reductions other than over a process group; newer ones of NVFP4 are not used natively.
 _QUANTIZERS = {
-    DelayedScaling: _Quantizer(_delayed, frozenset()),
-    CurrentScaling: _Quantizer(_current, frozenset({"element", "power_of_two", "epsilon"})),
+    DelayedScaling: _Quantizer(_delayed_operands, frozenset()),
+    CurrentScaling: _Quantizer(
+        _current_operands, frozenset({"element", "power_of_two", "epsilon"})
+    ),
     BlockScaling: _Quantizer(
         _block, frozenset({"element", "two_dimensional", "power_of_two", "epsilon"})
     ),

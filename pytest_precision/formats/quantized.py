@@ -73,7 +73,7 @@ class Operand:
                     "cast the result instead",
                 )
             )
-        return self._decoded(dtype, self._factors)
+        return self._decoded_tensor(dtype, self._factors)
 
     def summed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the operand's fp32 values for a GEMM, and the factor for the GEMM's sums.
@@ -84,7 +84,7 @@ class Operand:
         """
         if not self._is_scaled_last():
             return self.dequantize(), None
-        return self._decoded(torch.float32, lambda scale, _: _e4m3(scale)), self.amax
+        return self._decoded_tensor(torch.float32, lambda scale, _: _e4m3(scale)), self.amax
 
     @property
     def range(self) -> float:
@@ -95,7 +95,7 @@ class Operand:
         has_one_amax = self.amax is not None and self.amax.numel() == 1
         return has_one_amax and self.storage.scale in ("nvfp4", "nvfp4_256")
 
-    def _decoded(
+    def _decoded_tensor(
         self,
         dtype: torch.dtype,
         factors: Callable[[torch.Tensor, slice], torch.Tensor],

@@ -46,7 +46,7 @@ class FSDP2Engine(Engine):
     def evaluate(self) -> None:
         """Evaluate, then reshard the root, which a forward without backward leaves gathered."""
         super().evaluate()
-        for module in _sharded(self.model):
+        for module in _sharded_modules(self.model):
             module.reshard()
 
 
@@ -101,12 +101,12 @@ def shard(
         fully_shard(block, mesh=mesh, mp_policy=inner)
     fully_shard(model, mesh=mesh, mp_policy=outer)
     # The loss is already over all tokens; fully_shard would divide by the number of ranks again.
-    for module in _sharded(model):
+    for module in _sharded_modules(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 
 
-def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
+def _sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
     """Yield the modules to which `fully_shard` was applied, the model first."""
     from torch.distributed.fsdp import FSDPModule
 

@@ -73,7 +73,7 @@ def build(
     }
     built_in = tuple(axes)
     axes.update({name: _values(name, axis_values[name], options) for name in user_axes})
-    return _crossed(axes, built_in, tuple(user_axes), environment)
+    return _crossed_matrix(axes, built_in, tuple(user_axes), environment)
 
 
 def axis_text(value: AxisValue) -> str:
@@ -82,7 +82,7 @@ def axis_text(value: AxisValue) -> str:
     return plain.lower() if plain in ("True", "False", "None") else plain
 
 
-def _crossed(
+def _crossed_matrix(
     axes: Mapping[str, tuple[AxisValue, ...]],
     built_in: tuple[str, ...],
     user_axes: tuple[str, ...],

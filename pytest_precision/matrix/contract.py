@@ -82,7 +82,7 @@ class Contract:
 
     @classmethod
     def of(cls, cell: Cell) -> Contract:
-        """Return what a cell's axes demand of a run, such as fp32 or quantized parameters."""
+        """Return the dtypes and paths that a cell's axes demand of a run."""
         paths = []
         if cell.grad_accum_fusion:
             paths.append("fused")

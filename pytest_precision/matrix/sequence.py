@@ -141,25 +141,25 @@ def _operations(text: str) -> tuple[str, ...]:
         match = _OPERATION.match(word)
         operation = OPERATIONS.get(match[1]) if match else None
         if match is None or operation is None or (match[2] and not operation.counted):
-            raise _refused(text, position, f"{word!r} is no operation")
+            raise _sequence_error(text, position, f"{word!r} is no operation")
         if match[3] and not operation.needs_save:
-            raise _refused(
+            raise _sequence_error(
                 text, position, f"{word!r} loads nothing, and so cannot change the number of ranks"
             )
         if match[3] and (len(match[3]) > len(str(MOST_RANKS)) or int(match[3]) > MOST_RANKS):
-            raise _refused(text, position, f"{word!r} has more than {MOST_RANKS} ranks")
+            raise _sequence_error(text, position, f"{word!r} has more than {MOST_RANKS} ranks")
         if operation.needs_save and "save" not in operations:
-            raise _refused(text, position, f"{word!r} has no save before it")
+            raise _sequence_error(text, position, f"{word!r} has no save before it")
         count = match[2] or "1"
         # The number of digits first: Python refuses to convert thousands of digits.
         if len(count) > len(str(MOST_OPERATIONS)) or len(operations) + int(count) > MOST_OPERATIONS:
-            raise _refused(
+            raise _sequence_error(
                 text, position, f"{word!r} makes it longer than {MOST_OPERATIONS} operations"
             )
         operations += [word if match[3] else operation.name] * int(count)
         position += len(word) + 1
     if "train" not in operations:
-        raise _refused(text, 0, "nothing is trained")
+        raise _sequence_error(text, 0, "nothing is trained")
     return tuple(operations)
 
 
@@ -203,7 +203,7 @@ def steps(operations: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(read))
 
 
-def _refused(text: str, position: int, problem: str) -> SequenceError:
+def _sequence_error(text: str, position: int, problem: str) -> SequenceError:
     message = f"sequence {text!r}, position {position}: {problem}. Expected {GRAMMAR}."
     return SequenceError(InputMessage(message))
 

@@ -176,7 +176,7 @@ class Multiply(torch.autograd.Function):
                 dw.append(weight_gradient)
             db.append(dy.float().sum(0))
         call.saved_inputs.clear()
-        finished = _accumulated if call.fused else _gradients
+        finished = _accumulated_tensors if call.fused else _gradients
         of_weights = finished(ctx.weights, dw, call.grouped)
         of_biases = _gradients(ctx.biases, db, call.grouped) if ctx.biases else []
         return torch.cat(dx), None, None, *of_weights, *of_biases
@@ -203,7 +203,7 @@ def _gradients(
     return [gradient.to(p.dtype) for gradient, p in zip(whole_tensors, parameters, strict=True)]
 
 
-def _accumulated(
+def _accumulated_tensors(
     parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], grouped: bool
 ) -> list[Tensor]:
     """Add weight gradients to `main_grad` in fp32, and return NaNs as the gradients for autograd.

@@ -79,11 +79,11 @@ def adam_(p: Tensor, grad: Tensor, m: Tensor, v: Tensor, scalars: KernelScalars)
         v: second moment.
         scalars: scalars of this step.
     """
-    for chunk in _chunks(_held(p), _held(grad), _held(m), _held(v)):
+    for chunk in _chunks(_held_tensor(p), _held_tensor(grad), _held_tensor(m), _held_tensor(v)):
         _update_(chunk, scalars)
 
 
-def _held(tensor: Tensor) -> Tensor:
+def _held_tensor(tensor: Tensor) -> Tensor:
     # By name, since importing the class takes half a second; an uneven shard cannot be flattened.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 

@@ -32,11 +32,11 @@ class RecordedCase(Protocol):
 
     @property
     def exempt(self) -> Exempt:
-        """Return what the test leaves out of the checks of a run against itself."""
+        """Return the tensors that the test leaves out of the checks of a run against itself."""
 
     @property
     def judgement(self) -> Judgement:
         """Return the results of comparing every pair of tensors."""
 
     def once(self, make: Callable[[RecordedCase], _T]) -> _T:
-        """Return what a function makes of this check, called when first asked for it."""
+        """Return a function's result for this check; call the function only the first time."""

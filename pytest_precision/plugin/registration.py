@@ -46,7 +46,7 @@ def registered_by(config: pytest.Config) -> Registered:
 
 
 def refusals_of_plugins(config: pytest.Config) -> list[str]:
-    """Return what is wrong with the judgements of a session, before any cell runs."""
+    """Return the errors in the judgements of a session, before any cell runs."""
     from pytest_precision.check.gate_order import ordered_gates
     from pytest_precision.parity.figures import DEFAULT_FIGURES
     from pytest_precision.parity.verdict import FACTS, FINDINGS

@@ -21,5 +21,5 @@ class DataProbe(Probe[EngineRun]):
         self._watch = DataWatch(run.workload)
 
     def write(self, folder: Path, rank: int) -> None:
-        """Write the log; what asks for data after this is nobody's training."""
+        """Write the log; later requests for data are not part of training."""
         self._watch.write(folder, rank)

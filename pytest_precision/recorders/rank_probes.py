@@ -31,7 +31,7 @@ class RankProbe(NamedTuple):
 
     @classmethod
     def of(cls, judgement: str, reference: Reference) -> RankProbe:
-        """Make the path that a rank imports of what a judgement has registered.
+        """Make the import path, for a rank, of the probe that a judgement registers.
 
         Raises:
             TypeError: it is a callable without an import path.
@@ -43,7 +43,7 @@ class RankProbe(NamedTuple):
 
 
 def rank_probes(registered: Registered, field: str, *, bare: bool = False) -> tuple[RankProbe, ...]:
-    """Return what judgements record beside a run.
+    """Return the probes that judgements add to a run.
 
     Args:
         registered: the judgements.

@@ -75,7 +75,7 @@ def delayed(variant: Variant) -> Iterator[Callable[[], None] | None]:
 
 
 def disturbing(job: LayoutJob) -> Iterator[Probe[EngineRun]]:
-    """Yield the probe that disturbs an engine's run, if its variant says so."""
+    """Yield the probe that delays or rounds an engine's run, if the run's variant asks for one."""
     if job.pause is not None or job.variant.noise:
         yield _named(PERTURBATION)()
 

@@ -149,7 +149,7 @@ class _Hooks(NamedTuple):
         self.tell("clip", None)
 
     def tell(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        """Call the method of this event on all listeners, with the event's arguments."""
+        """Call the method named `event` on all listeners, with the event's arguments."""
         for listener in self.listeners:
             getattr(listener, event)(*args, **kwargs)
 

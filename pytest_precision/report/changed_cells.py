@@ -80,7 +80,7 @@ class ChangedCells:
 
     def groups(self) -> Iterator[tuple[str, list[str]]]:
         """Yield heading and node ids for each group of changed tests, such as new failures."""
-        for head, cells in self._failed.items():
+        for head, cells in self._failed_cells.items():
             if cells:
                 yield head, [cell.nodeid for cell in cells]
         if self.slower:
@@ -93,7 +93,7 @@ class ChangedCells:
             )
 
     @property
-    def _failed(self) -> dict[str, tuple[CellResult, ...]]:
+    def _failed_cells(self) -> dict[str, tuple[CellResult, ...]]:
         return {
             "New failures": self.new,
             "Known failures": self.known_failures,
@@ -111,14 +111,14 @@ class ChangedCells:
             title = f"\n### {head}\n"
             if head in ("New failures", "Known failures"):
                 yield title
-                for reason in fold(self._failed[head], FAILING):
+                for reason in fold(self._failed_cells[head], FAILING):
                     yield preformatted(reason_lines(reason))
             else:
                 yield title + preformatted(lines)
 
 
 def identity_of(cell: CellResult) -> tuple[str, str]:
-    """Return what identifies a test in both reports: node id and axis values."""
+    """Return node id and axis values of a test, which identify the test in both reports."""
     return cell.nodeid, repr(sorted(cell.axes.items(), key=repr))
 
 

@@ -54,15 +54,15 @@ def _expect(value: Any, schema: Mapping[str, Any], where: str) -> None:
     if "anyOf" in schema:
         _expect_any(value, schema["anyOf"], where)
     if "const" in schema and value != schema["const"]:
-        raise _wrong(where, f"to be {schema['const']}", value)
+        raise _value_error(where, f"to be {schema['const']}", value)
     if "enum" in schema and value not in schema["enum"]:
-        raise _wrong(where, f"to be one of {', '.join(map(str, schema['enum']))}", value)
+        raise _value_error(where, f"to be one of {', '.join(map(str, schema['enum']))}", value)
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(TYPES[kind](value) for kind in kinds):
-            raise _wrong(where, f"to be {' or '.join(kinds)}", value)
+            raise _value_error(where, f"to be {' or '.join(kinds)}", value)
     if type(value) in (int, float) and value < schema.get("minimum", -math.inf):
-        raise _wrong(where, f"to be at least {schema['minimum']}", value)
+        raise _value_error(where, f"to be at least {schema['minimum']}", value)
     if type(value) is list and "items" in schema:
         for element in value:
             _expect(element, schema["items"], where)
@@ -73,7 +73,7 @@ def _expect(value: Any, schema: Mapping[str, Any], where: str) -> None:
 def _expect_names(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> None:
     for name in schema.get("required", ()):
         if name not in value:
-            raise _wrong(where, f"to have {name}", value)
+            raise _value_error(where, f"to have {name}", value)
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties", {})
     for name, field in value.items():
@@ -95,5 +95,5 @@ def _expect_any(value: Any, schemas: list[Mapping[str, Any]], where: str) -> Non
             break
 
 
-def _wrong(where: str, expectation: str, value: Any) -> ValueError:
+def _value_error(where: str, expectation: str, value: Any) -> ValueError:
     return ValueError(expected_but_got(f"{where} {expectation}", reprlib.repr(value)))

@@ -86,7 +86,9 @@ def arranged(
     cells_by_place: dict[GridPlace, list[CellResult]] = {}
     for cell, place in zip(cells, places, strict=True):
         cells_by_place.setdefault(tuple(place[index] for index in varying), []).append(cell)
-    return _smallest([axes[index] for index in varying], cells_by_place, width), cells_by_place
+    return _smallest_grid_table(
+        [axes[index] for index in varying], cells_by_place, width
+    ), cells_by_place
 
 
 def _axes(cells: Sequence[CellResult]) -> tuple[list[Axis], list[GridPlace]]:
@@ -116,7 +118,7 @@ def _text(value: str) -> str:
     return value[1:-1] if value[:1] in ("'", '"') else value
 
 
-def _smallest(axes: Sequence[Axis], marks: Iterable[GridPlace], width: int) -> GridTable:
+def _smallest_grid_table(axes: Sequence[Axis], marks: Iterable[GridPlace], width: int) -> GridTable:
     # Two axes are easiest to read with one across and one down.
     most = 1 if len(axes) <= 2 else 2
     across = [c for size in range(most + 1) for c in permutations(range(len(axes)), size)]

@@ -181,7 +181,7 @@ def _lean(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """Return what an error says: of a disk, without the path, which stands before it."""
+    """Return the message of an error; of an OSError, without the path."""
     strerror = getattr(error, "strerror", None)
     return strerror or f"{type(error).__name__}: {error}"
 

@@ -135,7 +135,7 @@ def not_compared(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
 
 
 def noticed(cells: Iterable[CellResult]) -> list[tuple[str, int]]:
-    """Count the tests by what a side of theirs shows that is unusual and no failure, most first."""
+    """Count the tests by remark on something unusual but right, the most frequent first."""
     counts: Counter[str] = Counter()
     for cell in cells:
         words = (note for check in cell.checks for note in check.entry.get("notes") or ())

@@ -54,7 +54,7 @@ class ScoredWay(NamedTuple):
 
 
 def scored_ways(entries: Iterable[Mapping[str, Any]]) -> Iterator[ScoredWay]:
-    """Yield what each check has measured of each way, from the entries of report.json."""
+    """Yield the figures of each way to score, from each check's entry in report.json."""
     for entry in entries:
         rollout = entry.get("rollout") or {}
         for name, way in rollout.get("ways", {}).items():

@@ -238,7 +238,7 @@ class _Section:
 
     def line(self, line: Line) -> None:
         """Print one line of coloured pieces of text."""
-        for text, name in _joined(line):
+        for text, name in _joined_pieces(line):
             self.terminal.write(visible(text), **({STATUSES[name].colour: True} if name else {}))
         self.terminal.write_line("")
 
@@ -255,7 +255,7 @@ class _Section:
             self.terminal.write_line(visible(line), **markup)
 
 
-def _joined(line: Iterable[tuple[str, str]]) -> Line:
+def _joined_pieces(line: Iterable[tuple[str, str]]) -> Line:
     """Join neighbouring pieces of text of the same colour; blanks join a piece of any colour."""
     joined_pieces: Line = []
     for text, name in line:

@@ -66,7 +66,7 @@ class RunRequest:
     variables: dict[str, str]
 
     def __call__(self) -> int:
-        """Make this process what it would be as a new interpreter; return its exit status."""
+        """Reset this process to the state of a new interpreter, and run; return the exit status."""
         os.chdir(self.folder)
         os.environ.update(self.variables)
         sys.orig_argv[:] = self.words

@@ -263,7 +263,7 @@ def _can_be_served() -> bool:
 
 
 def _surroundings(cwd: Path) -> object:
-    """Return what a new process takes over from this one, and reads when it starts."""
+    """Return this process's environment and settings that a new process inherits at its start."""
     variables = {name: value for name, value in os.environ.items() if name not in OF_ONE_TEST}
     path = variables.get("PYTHONPATH", "").split(os.pathsep)
     relative = "PYTHONPATH" in variables and not all(map(os.path.isabs, path))

@@ -44,7 +44,7 @@ def mark(tensor: Tensor) -> None:
 
 
 def passes_on(tensor: object) -> bool:
-    """Return whether what is computed from a tensor must report `cpu` as the tensor does."""
+    """Return whether tensors computed from this tensor must report device `cpu`, as it does."""
     return bool(_passed_on) and type(tensor) in PLAIN and is_marked(tensor)  # type: ignore[arg-type]
 
 

@@ -268,7 +268,7 @@ def _element(quantizer: Any) -> str:
 
 
 def _reduction(quantizer: Any, exact: Tensor | None) -> ReduceAmax | None:
-    """Return a function that replaces a tensor's amax before the scale is made; None to keep it.
+    """Return a function that replaces a tensor's amax before scaling; None to keep the amax.
 
     The function takes the amax of `exact` instead, if given, and then the MAX over the ranks that
     hold parts of the tensor, if the quantizer asks for it. None means the tensor's own amax.

@@ -71,7 +71,7 @@ class DataLog(SealedLog):
 
     @classmethod
     def nothing(cls) -> dict[str, Any]:
-        """Return what a rank writes whose run has no data of a workload."""
+        """Return the content of the log of a rank whose run has no workload."""
         return {"given": {}, "unsteady": (), "tokens": {}}
 
     @classmethod

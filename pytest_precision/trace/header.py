@@ -61,7 +61,7 @@ def rank_place_of(rank: int, header: Header) -> RankPlace:
 
 
 def joined_header(headers: Sequence[Header]) -> Header:
-    """Return one header that joins those of all ranks and all parts of the run."""
+    """Join the headers of all ranks and of all parts of the run into one header."""
     first_header = headers[0]
     return replace(
         first_header,

@@ -77,7 +77,7 @@ class Journal:
         slots: Mapping[TensorSlot, int],
         moments: Mapping[Moment, Rows],
     ) -> None:
-        """Add a block of what a trace has shown since the last one.
+        """Append a block with the observations of the trace since the last block.
 
         Args:
             index: what the trace's index says so far, without its table.
@@ -95,7 +95,7 @@ class Journal:
         self._slots, self._moments = len(slots), len(moments)
 
     def end(self, words: str) -> None:
-        """Add what has ended the run before its last step, and close the file.
+        """Append the error that ended the run before its last step, and close the file.
 
         Raises:
             OSError: it cannot be written.
@@ -137,7 +137,7 @@ class Journaled:
 
 
 def read_journal(folder: Path, rank: int) -> Journaled:
-    """Read what a rank has left that has not finished, up to the first block that is not whole.
+    """Read the journal of an unfinished rank, up to the first incomplete block.
 
     Raises:
         FileNotFoundError: it has no journal.

@@ -98,7 +98,7 @@ def partial_digests(parts: Sequence[DigestedPart]) -> list[str]:
 
 
 def sums_for(device: torch.device, parts: int) -> ByteSums:
-    """Return what adds up the bytes of so many parts that lie on a device."""
+    """Return an object that sums the bytes of this number of parts on a device."""
     if device == HOST_DEVICE:
         return HostSums(parts)
     if device.type == "cuda" and torch.version.cuda and find_spec("triton"):

@@ -197,7 +197,7 @@ class Manifest:
         return not self.command
 
     def again(self, values: str = "", *, lines: int = 0, digest: str = "") -> str:
-        """Return what repeats this recording, with more values or logs if asked.
+        """Return the command that repeats this recording, with more values or logs if asked.
 
         It is a command line, or the `Recorder` that keeps those values, and no logs.
 
@@ -229,7 +229,7 @@ def started_by(ranks: int) -> list[str]:
 
 
 def damaged(folder: Path, error: Exception) -> RecordingError:
-    """Return the error that says that a recording's files cannot be read, and why."""
+    """Return the error for a recording whose files cannot be read, with the reason."""
     why = " ".join(str(error).split())
     why = why if len(why) <= ERROR_CHARACTERS else f"{why[:ERROR_CHARACTERS]} ..."
     problem = f"{folder}, whose files are damaged: {type(error).__name__}: {why}"

@@ -39,11 +39,11 @@ class RankLog(ABC):
     @classmethod
     @abstractmethod
     def merged(cls: type[LogT], parts: Iterable[RankPart]) -> LogT:
-        """Make one log of what ranks have written: of each part of the run, in order of ranks."""
+        """Merge the logs of all ranks and parts of a run into one log, in order of ranks."""
 
     @classmethod
     def absent(cls: type[LogT]) -> LogT | None:
-        """Return what stands for the log of a run that has none; None if each run has one."""
+        """Return the log of a run that wrote none; None if each run writes one."""
         return None
 
     @classmethod
@@ -53,7 +53,7 @@ class RankLog(ABC):
 
     @classmethod
     def store(cls, folder: Path, rank: int, content: Any) -> None:
-        """Write what one rank has to say as JSON into a folder, beside its trace."""
+        """Write the log of one rank as JSON into a folder, beside the rank's trace."""
         write_whole(folder / cls.file_of(rank), content)
 
     @classmethod
@@ -94,7 +94,7 @@ class SealedLog(RankLog):
     @classmethod
     @abstractmethod
     def nothing(cls) -> dict[str, Any]:
-        """Return what a rank writes that has nothing to say."""
+        """Return the content of an empty log."""
 
     @classmethod
     @abstractmethod

@@ -41,7 +41,7 @@ class RankOrigin(NamedTuple):
 
     @classmethod
     def sound(cls, content: Any) -> RankOrigin:
-        """Check what a file says of its origin, and return it.
+        """Parse and check the origin that a file names.
 
         Raises:
             ValueError: it is none.

@@ -178,7 +178,7 @@ class RankRows:
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[Any]]:
-        """Return the kinds that there are, and the number of that of each slot."""
+        """Return the distinct kinds, and for each slot the index of its kind."""
         numbers: dict[str, int] = {}
         of_slots = [numbers.setdefault(slot.kind, len(numbers)) for slot in self.slots]
         return [*numbers], np.array(of_slots, np.uint32)

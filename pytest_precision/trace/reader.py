@@ -201,7 +201,7 @@ class Trace:
         return by_kind
 
     def starts(self) -> dict[tuple[str, str, int], str]:
-        """Return what is shown only once it has changed, as it was before the first update.
+        """Return the first values of tensors that are shown only after they change, as text.
 
         Returns:
             kind, name and rank to the words of `described`.

@@ -41,7 +41,7 @@ class LaidOut(NamedTuple):
 
 
 def laid_out(slots: Collection[TensorSlot], moments: Mapping[Moment, Rows]) -> LaidOut:
-    """Return the table of what one rank has observed."""
+    """Return the table of one rank's observations, as bytes and an index."""
     kinds: dict[str, int] = {}
     names: dict[str, int] = {}
     forms: dict[tuple[Any, ...], int] = {}

@@ -51,7 +51,7 @@ def optional_files_of(rank: int) -> tuple[str, ...]:
 
 
 def drop_empty_logs(folder: Path, rank: int) -> None:
-    """Remove those of a rank's logs that say nothing, as all of a script mostly do.
+    """Remove the empty log files of a rank.
 
     A recording of a thousand ranks would have three thousand such files.
     """

@@ -48,7 +48,7 @@ def whole_recording(name: str, folder: Path) -> Recording:
 
 
 def sound_recording(name: str, manifest: Manifest, files: SealedFiles) -> Recording:
-    """Check what the files of a recording say, and read it.
+    """Check the content of a recording's files, and read the recording.
 
     Raises:
         ValueError: it names what cannot be.

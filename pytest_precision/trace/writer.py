@@ -311,13 +311,13 @@ def _in_words(error: BaseException) -> str:
 
 
 def _form(observation: Observation) -> tuple[Any, ...]:
-    """Return what a slot has besides kind and name: of the dtype, of the shapes and the place."""
+    """Return dtype, shapes and place of an observation: its slot without kind and name."""
     tensor = observation.tensor
     return tensor.dtype, tensor.shape, observation.shape, observation.place, observation.local
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:
-    """Return what two tensors of one form share only if they are the same view of one memory.
+    """Return a key that is equal for two tensors only if they view the same memory alike.
 
     A conjugate or negated view has all but the last two in common with what it is a view of.
     """

@@ -28,7 +28,7 @@ class ShareSampler(NamedTuple):
 
 
 def share_samplers(facts: SetupFacts) -> Iterator[ShareSampler]:
-    """Yield what each distributed sampler of this rank permutes its rows by."""
+    """Yield the seed and epoch by which each distributed sampler of this rank permutes its rows."""
     for dataloader in facts.setup.dataloaders:
         sampler = getattr(dataloader, "sampler", None)
         if isinstance(sampler, DistributedSampler):

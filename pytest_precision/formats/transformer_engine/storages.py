@@ -101,12 +101,14 @@ def operand(tensor: Any, side: OperandSide) -> Operand | None:
         codes, element = matrix(data), ELEMENTS[int(tensor._fp8_dtype)]
         block = (32, 1) if across else (1, 32)
         shape = codes.shape[0] // block[0], codes.shape[1] // block[1]
-        stored_tensor = _unpadded(scale, shape, tensor._with_gemm_swizzled_scales, turned=across)
+        stored_tensor = _unpadded_tensor(
+            scale, shape, tensor._with_gemm_swizzled_scales, turned=across
+        )
         return Operand(codes, stored_tensor, None, Storage(element, "e8m0", block))
     packed_tensor = transposed_matrix(data) if across else matrix(data)
     shape = packed_tensor.shape[0], packed_tensor.shape[1] * 2 // 16
     amax = tensor._amax_columnwise if across else tensor._amax_rowwise
-    stored_tensor = _unpadded(scale, shape, tensor._with_gemm_swizzled_scales)
+    stored_tensor = _unpadded_tensor(scale, shape, tensor._with_gemm_swizzled_scales)
     read: ScaleKind = "nvfp4_256" if tensor._nvfp4_e4m3_max == 256 else "nvfp4"
     return Operand(packed_tensor, stored_tensor, amax, Storage(E2M1, read, (1, 16), across))
 
@@ -227,7 +229,7 @@ def _blockwise(tensor: Any, data: Tensor, scale: Tensor, *, transposed: bool) ->
     return Operand(codes, stored_tensor, None, Storage(element, "fp32", (1, 128), transposed))
 
 
-def _unpadded(
+def _unpadded_tensor(
     scale: Tensor, shape: tuple[int, int], swizzled: bool, *, turned: bool = False
 ) -> Tensor:
     """Return stored scales without padding, and in plain order if they were swizzled."""

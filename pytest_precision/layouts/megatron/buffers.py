@@ -138,7 +138,7 @@ class Buffer:
         if not operands["columnwise"].storage.transposed:
             self.columns = torch.full_like(self.params, POISON)
         if operands["rowwise"].storage.element.per_byte > 1:
-            sizes = [_stored(slot).numel() for slot in self.slots]
+            sizes = [_stored_tensor(slot).numel() for slot in self.slots]
             self.bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=first.device)
             parts: tuple[Tensor, ...] = torch.split(self.bytes, sizes)
             self._bytes_of = {s.name: part for s, part in zip(self.slots, parts, strict=True)}
@@ -172,7 +172,7 @@ class Buffer:
         if not self.gathers_bytes:
             return {}
         if self.bytes is not None:
-            return {ROWWISE: self._bytes_of[slot.name].view(_stored(slot).shape)}
+            return {ROWWISE: self._bytes_of[slot.name].view(_stored_tensor(slot).shape)}
         return {
             OperandPart(side, "data").part: self.view(slot, flat_tensor)
             for side, flat_tensor in self.gathered.items()
@@ -272,7 +272,7 @@ def _buckets(
             slots = []
 
 
-def _stored(slot: BufferSlot) -> Tensor:
+def _stored_tensor(slot: BufferSlot) -> Tensor:
     """Return a quantized parameter's rowwise bytes as its format stores them, packed and padded."""
     assert isinstance(slot.parameter, QuantizedParameter)
     return slot.parameter.stored[ROWWISE]

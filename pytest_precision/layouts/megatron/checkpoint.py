@@ -33,7 +33,7 @@ def state_dict(engine: GatheredEngine) -> dict[str, Any]:
     }
     if engine.has_masters:
         masters = {shard.name: shard.master for shard in engine.shards}
-        state["master"] = _gathered(engine, masters)
+        state["master"] = _gathered_tensors(engine, masters)
         for name, first in _tied(engine):
             state["master"][name] = state["master"][first]
     return state | engine.state_beside_weights()
@@ -114,7 +114,7 @@ def _whole_state(engine: GatheredEngine) -> dict[str, dict[str, Tensor]]:
         shard_tensors = {
             shard.name: state[shard.master][key].expand_as(shard.master) for shard in engine.shards
         }
-        for name, value in _gathered(engine, shard_tensors).items():
+        for name, value in _gathered_tensors(engine, shard_tensors).items():
             whole_tensors.setdefault(name, {})[key] = (
                 value if first[key].dim() else _one_scale(value)
             )
@@ -184,7 +184,9 @@ def _groups(engine: GatheredEngine) -> list[dict[str, Any]]:
     ]
 
 
-def _gathered(engine: GatheredEngine, shard_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _gathered_tensors(
+    engine: GatheredEngine, shard_tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Gather whole tensors from the shards of all ranks; `shard_tensors` has those of this rank."""
     whole_tensors: dict[str, Tensor] = {}
     sample = next(iter(shard_tensors.values()))

@@ -100,11 +100,11 @@ def _layer(
             for number, parameter in enumerate(each):
                 layer.register_parameter(f"{kind}{number}", parameter)
         else:
-            layer.register_parameter(kind, _packed(each))
+            layer.register_parameter(kind, _packed_parameter(each))
     return layer
 
 
-def _packed(each: list[nn.Parameter]) -> nn.Parameter:
+def _packed_parameter(each: list[nn.Parameter]) -> nn.Parameter:
     """Stack the parameters of all experts into one, from their values before quantization."""
     first_parameter = each[0]
     trained = [parameter.requires_grad for parameter in each]

@@ -58,7 +58,7 @@ class Fused(nn.Module):
         """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
         output, bias = self.out(
-            _attended(self.core, self.qkv(x, **first), self.head_width), **first
+            _attended_tensor(self.core, self.qkv(x, **first), self.head_width), **first
         )
         x = x + (output + bias)
         output, bias = self.mlp(x, **first)
@@ -98,7 +98,7 @@ class Apart(nn.Module):
         """Apply the block to hidden states [rows, length, width], and return the same shape."""
         first = {"is_first_microbatch": is_first_microbatch}
         mixed = self.qkv(self.attention_norm(x), **first)
-        output, bias = self.out(_attended(self.core, mixed, self.head_width), **first)
+        output, bias = self.out(_attended_tensor(self.core, mixed, self.head_width), **first)
         x = x + (output + bias)
         hidden = F.gelu(self.up(self.norm(x), **first), approximate="tanh")
         output, bias = self.down(hidden, **first)
@@ -265,7 +265,7 @@ def _core(block: GptBlock) -> Any:
     )
 
 
-def _attended(core: Any, qkv: Tensor, head_width: int) -> Tensor:
+def _attended_tensor(core: Any, qkv: Tensor, head_width: int) -> Tensor:
     """Apply attention with several query heads and one key-value head, all in `qkv`."""
     rows, length, _ = qkv.shape
     heads = qkv.view(rows, length, -1, head_width)

@@ -164,7 +164,7 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Numbers, Numbers]:
 
 
 def _outline(kind: str, slots: Sequence[tuple[TensorSlot, int]]) -> _Outline | None:
-    """Return what ranks show of a kind; None if pieces do not form tensors by their places alone.
+    """Return the outline of a kind on all ranks; None if places alone do not join its pieces.
 
     Args:
         kind: of all tensors.

@@ -135,8 +135,8 @@ def spans(
         candidate, reference = candidate.view(-1), reference.view(-1)
     start = 0
     for window in _windows(tuple(reference.shape), SPAN // dtype.itemsize):
-        c = _flat(candidate[window], dtype)
-        yield start, c, _flat(reference[window], dtype)
+        c = _flat_tensor(candidate[window], dtype)
+        yield start, c, _flat_tensor(reference[window], dtype)
         start += c.numel()
 
 
@@ -154,7 +154,7 @@ def _windows(shape: tuple[int, ...], numel: int) -> Iterator[PartOfTensor]:
             yield (*prefix, slice(begin, begin + rows))
 
 
-def _flat(part: Tensor, dtype: torch.dtype) -> Tensor:
+def _flat_tensor(part: Tensor, dtype: torch.dtype) -> Tensor:
     if is_plain(part, dtype):
         return part.view(-1)
     return torch.empty(part.shape, dtype=dtype, device="cpu").copy_(part).view(-1)

@@ -102,7 +102,7 @@ def judge(
             judgement.left_out.setdefault(tensors, f"{side}: {why}")
     optional_pairs, uncalled = OptionalPairs(candidate, reference), Uncalled(candidate, reference)
     alike_kinds, sums = AlikeKinds(candidate, reference), SummedLosses(criteria)
-    for moments in _watched(judgement, common_moments(candidate, reference)):
+    for moments in _watched_moments(judgement, common_moments(candidate, reference)):
         optional_pairs.begin(moments)
         judgement.moments.append(moments[0])
         local = _local(candidate, reference, moments)
@@ -147,7 +147,7 @@ def _judge_unlike(judgement: Judgement, tally: Tally, pair: Pair, criterion: Cri
         tally.within.append((pair.name, statistics(*pair.tensors, criterion)))
 
 
-def _watched(
+def _watched_moments(
     judgement: Judgement, common: Sequence[tuple[Moment, Moment]]
 ) -> Iterator[tuple[Moment, Moment]]:
     """Yield moments, and show whoever looks how far the judgement has come."""

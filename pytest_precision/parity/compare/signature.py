@@ -108,7 +108,7 @@ def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
         reference: what it should be.
         unit: unit roundoff of what computed them.
     """
-    moved = _moved(candidate, reference)
+    moved = _moved_signature(candidate, reference)
     if not is_measured(candidate):
         return moved or _of_integers(candidate, reference)
     candidate_tensor, reference_tensor = (
@@ -122,10 +122,10 @@ def form(candidate: Tensor, reference: Tensor, unit: float) -> Signature:
     return (
         _of_number(candidate_tensor, reference_tensor, unit)
         or moved
-        or _rounded(candidate, reference)
+        or _rounded_signature(candidate, reference)
         or _said("edge", edges(candidate_tensor, reference_tensor, eps))
         or _said("stretch", stretch_of(candidate_tensor, reference_tensor))
-        or _fitted(candidate_tensor, reference_tensor, unit)
+        or _fitted_signature(candidate_tensor, reference_tensor, unit)
         or _on_grid(candidate, reference)
         or NO_SIGNATURE
     )
@@ -176,7 +176,9 @@ def _of_number(candidate_tensor: Tensor, reference_tensor: Tensor, unit: float) 
     return None if ratio is None else factor(ratio, exact=False)
 
 
-def _fitted(candidate_tensor: Tensor, reference_tensor: Tensor, unit: float) -> Signature | None:
+def _fitted_signature(
+    candidate_tensor: Tensor, reference_tensor: Tensor, unit: float
+) -> Signature | None:
     """Recognize a constant factor by least squares, up to the rounding of both computations."""
     fewest = 2 if unit < FINE else LEAST_ELEMENTS
     fit = Fit.of(candidate_tensor, reference_tensor) if len(candidate_tensor) >= fewest else None
@@ -191,7 +193,7 @@ def fitted(fit: Fit) -> Signature:
     return signature._replace(words=f"{signature.words} up to {fit.residual:.1g}")
 
 
-def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
+def _moved_signature(candidate: Tensor, reference: Tensor) -> Signature | None:
     """Recognize equal values in other places: transposed, or in another order."""
     if candidate.numel() < LEAST_ELEMENTS or candidate.dtype.is_complex:
         return None
@@ -222,7 +224,7 @@ def _moved(candidate: Tensor, reference: Tensor) -> Signature | None:
     return Signature("reordered", "the reference's values in other places")
 
 
-def _rounded(candidate: Tensor, reference: Tensor) -> Signature | None:
+def _rounded_signature(candidate: Tensor, reference: Tensor) -> Signature | None:
     if candidate.numel() == 1 and not float(torch.frexp(candidate)[0]) % 0.5:
         return None  # a power of two is a number of every grid, and is often chosen
     for grid in COARSER.get(candidate.dtype, ()):

@@ -87,7 +87,7 @@ def _place(pair: Pair) -> StartKey:
 
 
 def _alike(start: tuple[StartKey, str]) -> tuple[str, TensorKey, int, str]:
-    """Return what objects have in common that began alike, whichever of them moved first."""
+    """Return a key of equal first values, which ignores numbers in the names of objects."""
     (kind, name, rank), value = start
     key = TensorKey.of(kind, name)
     return kind, key._replace(owner=_NUMBER.sub("", key.owner)), rank, value

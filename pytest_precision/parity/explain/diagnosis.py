@@ -223,7 +223,7 @@ def signatures(compared_tensors: Sequence[Compared]) -> list[Signature] | None:
     """
     if not all(is_measured(tensor.ours) for tensor in compared_tensors):
         return None
-    ours, theirs = _joined(compared_tensors)
+    ours, theirs = _joined_tensors(compared_tensors)
     if not bool(ours.isfinite().all() and theirs.isfinite().all()):
         return None
     if all(bool((side == side[0]).all()) for side in (ours, theirs)):
@@ -250,7 +250,7 @@ def scaled(pair: Pair, signature: Signature) -> Signature:
     return signature
 
 
-def _joined(compared_tensors: Sequence[Compared]) -> tuple[Tensor, Tensor]:
+def _joined_tensors(compared_tensors: Sequence[Compared]) -> tuple[Tensor, Tensor]:
     ours, theirs = zip(*(tensor.values for tensor in compared_tensors), strict=True)
     return torch.cat(ours), torch.cat(theirs)
 
@@ -292,7 +292,7 @@ def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
 
 
 def _fit(compared_tensors: Sequence[Compared]) -> Fit | None:
-    ours, theirs = _joined(compared_tensors)
+    ours, theirs = _joined_tensors(compared_tensors)
     return Fit.of(ours, theirs) if len(ours) >= LEAST_ELEMENTS else None
 
 

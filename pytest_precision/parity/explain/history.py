@@ -224,7 +224,7 @@ def _run(pair: Pair) -> Trace:
     return pair.both[1].trace
 
 
-def _earlier(pair: Pair) -> Iterator[Moment]:
+def _earlier_moments(pair: Pair) -> Iterator[Moment]:
     """Yield the moments of the reference's run before a difference, the latest first."""
     moments = _run(pair).moments
     # The reference may run other operations in between, so that its index says nothing.
@@ -234,7 +234,7 @@ def _earlier(pair: Pair) -> Iterator[Moment]:
 
 def _before(pair: Pair) -> Tensor | None:
     """Return the reference's last recorded value of a tensor before the difference, if any."""
-    for moment in _earlier(pair):
+    for moment in _earlier_moments(pair):
         if (tensor := _values(pair, moment, pair.name)) is not None:
             return tensor
     # An optimizer that makes its counter in the first step has counted none before it.
@@ -245,7 +245,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
     """Return the number of the previous train step, and the reference's tensor in it."""
-    for moment in _earlier(pair):
+    for moment in _earlier_moments(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
             tensor = _values(pair, moment, pair.name)
@@ -255,10 +255,10 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
     """Return the reference's tensor of this name at a moment; None if only digests were kept."""
-    return _assembled(pair, _pieces(pair, moment).get(name, []))
+    return _assembled_tensor(pair, _pieces(pair, moment).get(name, []))
 
 
-def _assembled(pair: Pair, pieces: list[Entry]) -> Tensor | None:
+def _assembled_tensor(pair: Pair, pieces: list[Entry]) -> Tensor | None:
     """Return the reference's tensor made of pieces; None if only digests were kept."""
     if not pieces or any(piece.digest for piece in pieces):
         return None
@@ -314,6 +314,6 @@ def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
     for name, pieces in _pieces(pair, moment).items():
         if pieces and pieces[0].shape == candidate.shape:
-            other_tensor = _assembled(pair, pieces)
+            other_tensor = _assembled_tensor(pair, pieces)
             if other_tensor is not None and same_bytes(candidate, other_tensor):
                 yield name

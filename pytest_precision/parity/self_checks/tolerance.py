@@ -161,7 +161,7 @@ def _constrains_final_values(
             way = (end - torch.cat(starts)).abs()
         mask = way > 0
         counted += float(share[mask].sum())
-        free += float(share[mask & _free(criterion, end.abs(), way, dtype)].sum())
+        free += float(share[mask & _free_tensor(criterion, end.abs(), way, dtype)].sum())
     return counted > 0 and 2 * free <= counted
 
 
@@ -176,11 +176,11 @@ def _slack(trace: Trace, history: History, criterion: Elementwise) -> Slack:
         way = torch.maximum(way, (values - start).abs())
     mask = way > 0
     counted = int(mask.count_nonzero())
-    free = int((mask & _free(criterion, size, way, history.dtype)).count_nonzero())
+    free = int((mask & _free_tensor(criterion, size, way, history.dtype)).count_nonzero())
     return Slack(counted, free, float(way.max()) if counted else 0.0)
 
 
-def _free(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
+def _free_tensor(criterion: Elementwise, size: Tensor, way: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a mask of elements whose tolerance exceeds `way`, how far training moved them."""
     most = criterion.allowance(float(size.norm()))
     if most is not None:

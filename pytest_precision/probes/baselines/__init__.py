@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def baseline_rule(test: CheckedTest, terms: Terms, golden: str) -> FurtherRule | None:
-    """Return what compares a check with its baseline; None for a check without one.
+    """Return the rule that compares a check with its baseline; None for a check without one.
 
     Args:
         test: makes the check.

@@ -246,7 +246,7 @@ def maker_of_baseline(path: Path) -> str:
 
 
 def key_of_baseline(path: Path) -> dict[str, str] | None:
-    """Return what a baseline file says of its environment; None if it is no baseline.
+    """Return the environment that a baseline file names; None if the file is no baseline.
 
     It is another environment's, so that whatever else is wrong with it is said there.
     """

@@ -19,7 +19,7 @@ STEPS_OF_SCHEDULER = "last_epoch of "
 
 
 def judged_alone(case: RecordedCase) -> dict[Remark, list[str]]:
-    """Return what is found in the sides, with the names of the sides, unless a test allows it."""
+    """Return the findings that the test does not allow, with the names of their sides."""
     sides: dict[Remark, list[str]] = {}
     for side in case.judged:
         for remark in side.log(JudgedLog).remarks:
@@ -42,7 +42,7 @@ def by_itself(case: Case) -> Ruling | None:
 
 
 def explained_alone(case: RecordedCase, diagnosis: object) -> list[str]:
-    """Return what one side alone shows to be wrong, and which loaded weights are an average."""
+    """Return lines on errors that one side shows by itself, and on loaded weight averages."""
     lines = [
         f"In the {names[0]}, {remark.words}"
         for remark, names in judged_alone(case.whole).items()
@@ -52,7 +52,7 @@ def explained_alone(case: RecordedCase, diagnosis: object) -> list[str]:
 
 
 def noted_alone(case: RecordedCase) -> list[str]:
-    """Return what is found in the sides that a check does not fail by, in words."""
+    """Return the findings for which a check does not fail, in words."""
     notes = {
         remark.words: names for remark, names in judged_alone(case).items() if not remark.fails
     }

@@ -77,7 +77,7 @@ class JudgedLog(SealedLog):
                 places.setdefault((folder, fact.remark.rule, fact.place), []).append(fact)
         by_rule: dict[str, Remark] = {}
         for facts in places.values():
-            for remark in _contradicted(facts):
+            for remark in _contradicted_remarks(facts):
                 by_rule.setdefault(remark.rule, remark)
         return cls((*remarks, *by_rule.values()))
 
@@ -88,7 +88,7 @@ class JudgedLog(SealedLog):
 
     @classmethod
     def nothing(cls) -> dict[str, Any]:
-        """Return what a rank writes that has found nothing."""
+        """Return the content of an empty log."""
         return judged_rows((), ())
 
     @classmethod
@@ -109,11 +109,11 @@ class JudgedLog(SealedLog):
 
 
 def judged_rows(remarks: Iterable[Remark], facts: Iterable[RankFact]) -> dict[str, Any]:
-    """Return what a rank has found as plain data, for `JudgedLog.store`."""
+    """Return a rank's findings as plain data, for `JudgedLog.store`."""
     return {"remarks": [*map(asdict, remarks)], "facts": [*map(asdict, facts)]}
 
 
-def _contradicted(facts: list[RankFact]) -> Iterator[Remark]:
+def _contradicted_remarks(facts: list[RankFact]) -> Iterator[Remark]:
     return (first.remark for first, other in combinations(facts, 2) if first.contradicts(other))
 
 

@@ -138,7 +138,7 @@ class UpdateProbe(Probe[EngineRun]):
         self._explains = explains
 
     def begin(self, run: EngineRun) -> None:
-        """Make what watches, by the workload's rule."""
+        """Create the watcher of updates for the workload's declared rule."""
         self._watcher = UpdateWatcher(run.workload, run.cell, explains=self._explains)
 
     def around(self, run: EngineRun, call: str) -> AbstractContextManager[object]:

@@ -162,14 +162,14 @@ class GradientOracle:
         if dist.get_world_size() == 1:
             return [self._steps]
         # Packed here, since one rank that raised in a collective would have the others wait.
-        packed_steps = self._read_engine(lambda: _packed(self._steps)) or b""
+        packed_steps = self._read_engine(lambda: _packed_bytes(self._steps)) or b""
         ranks = [(self._log.silent, packed_steps)] * dist.get_world_size()
         dist.gather_object(ranks[0], ranks if rank == 0 else None, dst=0)
         self._log.silent = next((reason for reason, _ in ranks if reason), "")
         return (
             []
             if self._log.silent or rank
-            else [_unpacked(packed_steps) for _, packed_steps in ranks]
+            else [_unpacked_shown_steps(packed_steps) for _, packed_steps in ranks]
         )
 
     @property
@@ -219,12 +219,12 @@ def _gathered(report: tuple[str, list[str]]) -> list[tuple[str, list[str]]]:
     return reports
 
 
-def _packed(steps: list[ShownStep]) -> bytes:
+def _packed_bytes(steps: list[ShownStep]) -> bytes:
     buffer = io.BytesIO()
     torch.save(steps, buffer)  # pickle alone would save each tensor by itself, at some cost
     return buffer.getvalue()
 
 
-def _unpacked(packed_bytes: bytes) -> list[ShownStep]:
+def _unpacked_shown_steps(packed_bytes: bytes) -> list[ShownStep]:
     steps: list[ShownStep] = torch.load(io.BytesIO(packed_bytes), weights_only=False)
     return steps

@@ -81,10 +81,10 @@ def held_gradients(ranks: Sequence[ShownStep], plain_sums: Sums) -> list[HeldGra
 
     A step that has overflowed is skipped, and one that must not is no matter of rounding.
     """
-    return [gradient for gradient in _shown(ranks, plain_sums) if gradient.is_finite]
+    return [gradient for gradient in _shown_held_gradients(ranks, plain_sums) if gradient.is_finite]
 
 
-def _shown(ranks: Sequence[ShownStep], plain_sums: Sums) -> Iterator[HeldGradient]:
+def _shown_held_gradients(ranks: Sequence[ShownStep], plain_sums: Sums) -> Iterator[HeldGradient]:
     for rank, step in enumerate(ranks):
         for piece in step.losses:
             if isinstance(piece.place, Span) and piece.tensor.numel() == 1:

@@ -58,7 +58,7 @@ def judge_perturbed(log: GradientLog, step: UnlikeStep, beyond: Sequence[HeldGra
         return
     remembers = later is not None and _differs(first_microbatch, later, 0.0)
     remembers &= not _differs(first_microbatch, again, 0.0)
-    wrong_gradient_breaches = [*_unexplained(beyond, step)]
+    wrong_gradient_breaches = [*_unexplained_breaches(beyond, step)]
     if remembers:  # which leaves nothing that a wrong rule explains
         wrong_gradient_breaches = [breach for breach in wrong_gradient_breaches if breach.words]
     log.breaches = [*wrong_gradient_breaches, *log.breaches]
@@ -76,7 +76,9 @@ def _differs(
     )
 
 
-def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[GradientBreach]:
+def _unexplained_breaches(
+    beyond: Sequence[HeldGradient], step: UnlikeStep
+) -> Iterator[GradientBreach]:
     """Yield gradients with more error than perturbed weights cause, each with any known mistake."""
     spread = [0.0] * len(beyond)
     bounds: list[float] = []
@@ -84,7 +86,7 @@ def _unexplained(beyond: Sequence[HeldGradient], step: UnlikeStep) -> Iterator[G
         step.put(seed)
         other_sums = Sums.of(step.loop.microbatches(step.first.step), step.size)
         for number, gradient in enumerate(beyond):
-            share = gradient.share_of_plain(_recomputed(gradient, other_sums))
+            share = gradient.share_of_plain(_recomputed_tensor(gradient, other_sums))
             spread[number] = max(spread[number], share)
         bounds = [
             step.near + SPREADS * moved + gradient.summing
@@ -130,7 +132,7 @@ def _miscounted(
             yield kind, rank
 
 
-def _recomputed(gradient: HeldGradient, other_sums: Sums) -> Tensor:
+def _recomputed_tensor(gradient: HeldGradient, other_sums: Sums) -> Tensor:
     """Return the tensor of other recomputed sums that corresponds to the run's `gradient`."""
     if gradient.kind == "loss":
         assert gradient.share is not None

@@ -124,7 +124,7 @@ def contradiction_words(breach: Contradiction, who: str) -> str:
 
 
 def advice_on(breach: Contradiction) -> str:
-    """Return what to write in the test if a contradiction within a run is intended."""
+    """Return the advice to write in the test if a contradiction within a run is intended."""
     advice = (
         "If that is meant, oracle=unchecked(reason=...) turns this judgement off, "
         f"oracle={{{breach.kind!r}: unchecked(reason=...)}} that of this kind."

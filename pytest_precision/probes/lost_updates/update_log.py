@@ -111,7 +111,7 @@ class UpdateLog(SealedLog):
 
     @classmethod
     def nothing(cls) -> dict[str, Any]:
-        """Return what a rank writes that has measured no update."""
+        """Return the content of the log of a rank that measured no update."""
         return {"pieces": [], "steps": [], "unmeasured": {}}
 
     @classmethod

@@ -166,7 +166,7 @@ def _of_kind(
         if bound > most:
             named[_pattern(name)] = max(named[_pattern(name)], bound)
     largest = MOST_OF_AN_UPDATE if weight else LARGEST_BOUND
-    return None if tolerance is None else tolerance | _named(kind, named, largest)
+    return None if tolerance is None else tolerance | _named_criteria(kind, named, largest)
 
 
 def _bound(need: Need, usual: float, most: float) -> float:
@@ -200,7 +200,7 @@ def _norm(key: str, rel: float, largest: float = LARGEST_BOUND) -> dict[str, Cri
     return {key: Norm(bound)} if bound < largest else None
 
 
-def _named(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
+def _named_criteria(kind: str, named: Mapping[str, float], largest: float) -> dict[str, Criterion]:
     """Return tolerances by tensor name; ones too loose to prove anything become `unchecked`."""
     tolerances: dict[str, Criterion] = {}
     for pattern, bound in named.items():

@@ -95,7 +95,7 @@ def bounds(judgement: Judgement) -> dict[str, Bounds]:
         for name, statistics in measured_pairs(tally):
             bounds_by_kind.setdefault(kind, Bounds()).add(name, statistics)
         for finding in tally.findings:
-            if _measured(finding) is None:
+            if _measured_statistics(finding) is None:
                 bounds_by_kind.setdefault(kind, Bounds()).fault(finding)
     for kind in lasting("setting") & set(bounds_by_kind):
         bounds_by_kind[kind].unbounded = {"a setting is no result"}
@@ -106,12 +106,12 @@ def measured_pairs(tally: Tally) -> Iterator[tuple[str, Statistics]]:
     """Yield name and error statistics of each pair of tensors that differs in values only."""
     yield from tally.within
     for finding in tally.findings:
-        statistics = _measured(finding)
+        statistics = _measured_statistics(finding)
         if statistics is not None:
             yield finding.pair.name, statistics
 
 
-def _measured(finding: Finding) -> Statistics | None:
+def _measured_statistics(finding: Finding) -> Statistics | None:
     """Return a differing tensor's error statistics; None unless only its values differ."""
     return finding.statistics if finding.problem == "values" else None
 

@@ -68,7 +68,7 @@ def since(current_ruling: Ruling, moves: Moves) -> tuple[Ruling, dict[str, Any]]
     ruling = (
         moved(current_ruling, moves)
         or drifted(current_ruling, moves)
-        or _unmoved(current_ruling, moves)
+        or _unmoved_ruling(current_ruling, moves)
     )
     return ruling, {"then": moves.as_dict()}
 
@@ -128,7 +128,7 @@ TIME_GATES = (moved, drifted)
 """The gates of a check that is compared with another commit or installation."""
 
 
-def _unmoved(current_ruling: Ruling, moves: Moves) -> Ruling:
+def _unmoved_ruling(current_ruling: Ruling, moves: Moves) -> Ruling:
     """Return the check's outcome as it is, with notes on what changed since another revision."""
     if current_ruling.outcome == "pass":
         return current_ruling

@@ -45,7 +45,7 @@ class Then:
 
 
 def then_rule(then: Then, test: CheckedTest) -> FurtherRule:
-    """Return what compares a check of a test with the other commit or installation."""
+    """Return the rule that compares a test's check with the other commit or installation."""
 
     def rule(current_ruling: Ruling, case: Case) -> tuple[Ruling, dict[str, Any]]:
         try:

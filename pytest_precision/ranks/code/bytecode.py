@@ -33,7 +33,7 @@ def is_stale(source: str, bytecode: str) -> bool:
 
 
 def _status_of_current(loader: SourceFileLoader, path: str) -> Any:
-    """Return what bytecode must name to be used.
+    """Return the size and time of a source that its bytecode must name.
 
     Raises:
         OSError: it may be stale; the loader then compiles the source, and writes no bytecode.

@@ -73,33 +73,35 @@ class ImportPath:
         name = getattr(function, "__qualname__", None)
         module = getattr(function, "__module__", None)
         if not callable(function):
-            raise _refused(
+            raise _type_error(
                 function, argument, "it cannot be called; pass the function or class itself"
             )
         if isinstance(function, MethodType):
-            raise _refused(
+            raise _type_error(
                 function,
                 argument,
                 "a bound method carries its object; pass a function that makes the object",
             )
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise _refused(
+            raise _type_error(
                 function,
                 argument,
                 "an object has no import path; pass its class, or a partial of it",
             )
         if "<lambda>" in name:
-            raise _refused(function, argument, "a lambda has no import path; write it with def")
+            raise _type_error(function, argument, "a lambda has no import path; write it with def")
         if "<locals>" in name:
-            raise _refused(function, argument, "a local function has no import path; move it out")
+            raise _type_error(
+                function, argument, "a local function has no import path; move it out"
+            )
         home = sys.modules.get(module)
         if home is None or _attribute(home, name) is not function:
-            raise _refused(
+            raise _type_error(
                 function, argument, f"{module}:{name} is not this object; give it a name of its own"
             )
         file = getattr(home, "__file__", None)
         if file is None and module == "__main__":
-            raise _refused(
+            raise _type_error(
                 function, argument, "interactive code has no file; write it into a module"
             )
         return cls(module, name, None if file is None else os.path.abspath(file))
@@ -195,7 +197,7 @@ def _words(value: object) -> str:
     return repr(value)
 
 
-def _refused(function: object, argument: str, why: str) -> TypeError:
+def _type_error(function: object, argument: str, why: str) -> TypeError:
     return TypeError(
         expected_but_got(
             "a module-level callable, or a functools.partial of one,",

@@ -79,7 +79,7 @@ class ServedStore:
             )
 
     def rendezvous(self, prefix: str) -> StoreRendezvous:
-        """Return what ranks need in order to use this store under a key prefix."""
+        """Return address, port and key prefix with which ranks use this store."""
         return StoreRendezvous(self._address, self._port, prefix)
 
 

@@ -77,7 +77,7 @@ class Code:
         return any(True for _ in self._new())
 
     def changes(self) -> tuple[Leak, ...]:
-        """Return what has changed in torch and the user's modules since they were saved."""
+        """Return the changed definitions of torch and of the user's modules since the last save."""
         return tuple(leak for saved in self._saved() for leak in saved.changes())
 
     def put_back(self, but: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ def locate(model: nn.Module, optimizer: Any) -> Locate:
     }
     pieces: dict[Tensor, list[PieceFields]] = {}
     for chained_optimizer in getattr(optimizer, "chained_optimizers", [optimizer]):
-        for parameter, shard in _sharded(chained_optimizer):
+        for parameter, shard in _sharded_tensors(chained_optimizer):
             param_range = chained_optimizer._get_model_param_range_map(parameter)["param"]
             pieces[shard] = [*cut_range(parts[parameter], param_range.start, param_range.end)]
     for parameter, parameter_pieces in parts.items():
@@ -78,7 +78,7 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     if hasattr(optimizer, _PLACES):
-        for parameter, shard in _sharded(optimizer):
+        for parameter, shard in _sharded_tensors(optimizer):
             param_range = optimizer._get_model_param_range_map(parameter)["param"]
             yield OwnShard(names[parameter], shard, param_range.start, param_range.end)
         return
@@ -89,7 +89,7 @@ def own_shards(model: nn.Module, optimizer: Any) -> Iterator[OwnShard]:
             yield OwnShard(name, master, 0, parameter.numel())
 
 
-def _sharded(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def _sharded_tensors(optimizer: Any) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter with this rank's shard of it in the distributed optimizer."""
     places = getattr(optimizer, _PLACES, {})
     for parameter, (group, order) in places.items():
@@ -172,7 +172,7 @@ def _expert_rank(parameter: Any) -> int:
 
 
 def cut_range(parts: Sequence[PieceFields], start: int, stop: int) -> Iterator[PieceFields]:
-    """Yield what lies between `start` and `stop` in a concatenation of tensor ranges."""
+    """Yield the parts between `start` and `stop` of a concatenation of tensor ranges."""
     position = 0
     for name, shape, first, last in parts:
         low, high = max(start, position), min(stop, position + last - first)

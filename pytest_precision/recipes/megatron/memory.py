@@ -103,12 +103,12 @@ def not_gathered(ddp: Any, model: nn.Module) -> Iterator[str]:
             start = bucket.param_data.data_ptr()
             stop = start + bucket.param_data.nbytes
             for parameter in bucket.params_list:
-                gathered_tensor = _gathered(parameter)
+                gathered_tensor = _gathered_tensor(parameter)
                 if gathered_tensor is not None and not start <= gathered_tensor.data_ptr() < stop:
                     yield f"{names[parameter]} is not in the memory in which it is gathered"
 
 
-def _gathered(parameter: Any) -> Tensor | None:
+def _gathered_tensor(parameter: Any) -> Tensor | None:
     """Return the tensor of a parameter that all-gathers fill; None if they fill none."""
     kinds = {family(part) for part in members_of(parameter)}
     if kinds & {"mxfp8", "block"}:

@@ -172,7 +172,8 @@ def weights_by_name(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if len(pieces[name][0][1]) > 1:
             slices = [
-                _drawn(drawn_tensors, str(of), shape)[i:j] for of, shape, i, j in pieces[name]
+                _drawn_tensor(drawn_tensors, str(of), shape)[i:j]
+                for of, shape, i, j in pieces[name]
             ]
             values = torch.cat(slices).to(parameter.dtype).reshape(parameter.shape)
             store_master(parameter, values)
@@ -180,7 +181,7 @@ def weights_by_name(model: nn.Module) -> None:
                 parameter._high_precision_init_val = values.cpu()  # type: ignore[attr-defined]
 
 
-def _drawn(drawn_tensors: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
+def _drawn_tensor(drawn_tensors: dict[str, Tensor], name: str, shape: Sequence[int]) -> Tensor:
     """Return the random values, flat, of a whole matrix of the model, seeded by its name."""
     if name not in drawn_tensors:
         generator = torch.Generator().manual_seed(crc32(name.encode()))

@@ -27,7 +27,7 @@ def header_of(
     *,
     seeded: bool = True,
 ) -> Header:
-    """Return what holds for the whole of a script's trace on this rank, as far as it has run."""
+    """Return the header of a script's trace on this rank, for the steps that have run so far."""
     parameters = (tensor for run in runs for _, tensor in run.reader.names.parameters())
     device = next((tensor.device for tensor in parameters), torch.device("cpu"))
     place = RankPlace.of_process(trace.rank, device)

@@ -160,7 +160,7 @@ class LoopObjects(TrainingState):
         return self.copies.observe()
 
     def starts(self) -> dict[str, dict[str, str]]:
-        """Return what is shown only once it has changed, as it was at first: by kind and name."""
+        """Return the first values of tensors that are shown only after a change, by kind."""
         return super().starts() | {"average": self.copies.starts()}
 
     def policies(self) -> Leaves:
@@ -176,16 +176,16 @@ class LoopObjects(TrainingState):
     def attributes(self) -> Leaves:
         """Yield (name, value) for Python attributes of modules and optimizers."""
         yield from attributes.attributes_of_modules(self.modules())
-        yield from self._numbered(attributes.attributes_of_optimizer)
-        yield from self._numbered(groups.own_steps)
+        yield from self._numbered_leaves(attributes.attributes_of_optimizer)
+        yield from self._numbered_leaves(groups.own_steps)
 
     def means(self) -> Leaves:
         """Yield (name, value) for numbers of hooks and switches such as `foreach`."""
         yield from attributes.hooks_of_modules(self.modules())
-        yield from self._numbered(groups.switches)
+        yield from self._numbered_leaves(groups.switches)
 
-    def _numbered(self, read: Callable[[Optimizer], Leaves]) -> Leaves:
-        """Yield what is read of each optimizer, under names that say which one it is."""
+    def _numbered_leaves(self, read: Callable[[Optimizer], Leaves]) -> Leaves:
+        """Yield the values read from each optimizer, under names that number the optimizers."""
         for number, optimizer in enumerate(self.optimizers):
             which = f" {number + 1}" if number else ""
             yield from ((name + which, leaf) for name, leaf in read(optimizer))

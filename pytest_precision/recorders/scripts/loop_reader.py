@@ -175,7 +175,7 @@ class LoopReader(LoopObjects):
         self.since.trained = trained(self.names.parameters()) | self.since.trained
 
     def kept_by(self, optimizer: Optimizer, *, whole: bool = False) -> Iterator[Observation]:
-        """Yield the state of one optimizer, and the weights that it updates.
+        """Yield the state tensors of one optimizer, and the weights that the optimizer updates.
 
         With `whole`, those that its last step has updated and its groups have lost are included.
         """
@@ -235,7 +235,7 @@ class LoopReader(LoopObjects):
         return used or self.names.of(tensor) is None  # masters may require no gradient
 
     def prefix_of(self, optimizer: Optimizer) -> str:
-        """Return what begins the names by position of an optimizer's: nothing for the first one."""
+        """Return the prefix of an optimizer's names by position; empty for the first optimizer."""
         number = self.optimizers.index(optimizer)
         return f"optimizer{number + 1}." if number else ""
 
@@ -248,7 +248,7 @@ class LoopReader(LoopObjects):
             name = self.names.of(parameter)
             located_tensor = self._held(name or f"{first}{place}", parameter)
             if name is None and located_tensor.pieces is None:
-                pieces = self._matched(located_tensor.name, parameter, parameters)
+                pieces = self._matched_pieces(located_tensor.name, parameter, parameters)
                 located_tensor = located(located_tensor.name, parameter, pieces)
                 if pieces is None:
                     self.unnamed[located_tensor.name] = None
@@ -258,7 +258,7 @@ class LoopReader(LoopObjects):
         pieces = None if self.locate is None else self.locate(parameter)
         return located(name, parameter, self.names.pieces(parameter) if pieces is None else pieces)
 
-    def _matched(
+    def _matched_pieces(
         self, name: str, part: Tensor, parameters: FlattenedParameters
     ) -> list[PieceFields] | None:
         """Return the pieces in a tensor that no module holds, by its values at first sight."""

@@ -87,7 +87,7 @@ class LoopRecording:
         )
 
     def finish(self) -> int:
-        """Write what ends the recording, and seal it; return the number of train steps in it.
+        """Write the end of the recording, and seal its files; return its number of train steps.
 
         Raises:
             NotWrittenError: a part of the recording cannot be written.

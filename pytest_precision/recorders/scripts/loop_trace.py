@@ -179,7 +179,7 @@ class LoopTrace(ExitStack):
             self.writer.add(moment, chosen_observations, digests=self._digests(moment.step))
 
     def settle(self, described: Callable[[], tuple[Header, FirstShown]]) -> None:
-        """Have what was written so far outlast this process; see `TraceWriter.settle`."""
+        """Make the steps so far readable even if this process dies; see `TraceWriter.settle`."""
         if hasattr(self, "writer"):
             with written():
                 self.writer.settle(described)

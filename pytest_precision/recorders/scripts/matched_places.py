@@ -85,7 +85,7 @@ def _start_in(part: Tensor, flat_tensor: Tensor, rank: int) -> int | None:
 
 
 def _tells(values: Tensor) -> bool:
-    """Return whether there are so many different values that these are in few places."""
+    """Return whether a tensor has enough distinct values to be found by its values."""
     return len({*values[:MOST_VALUES].tolist()}) >= FEWEST_VALUES
 
 
@@ -108,7 +108,7 @@ def _pieces(parameters: NamedParameters, start: int, stop: int) -> Iterator[Piec
 
 
 def said_of_places(names: Collection[str]) -> dict[str, str]:
-    """Return what a header says of parts whose places were found, not told; empty without any.
+    """Return the header's remark on shards whose offsets were inferred; empty if there are none.
 
     Args:
         names: by which the parts lie in their optimizer.

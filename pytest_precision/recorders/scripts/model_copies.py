@@ -107,7 +107,7 @@ class Copies:
             if copy.moved:
                 copy.name = copy.name or self._new_name(copy.holder)
                 named = self._named(copy)
-                for path, tensor in _shown(copy.holder).items():
+                for path, tensor in _shown_tensors(copy.holder).items():
                     weight = next(stored("average", tensor.detach())).tensor
                     yield whole("average", named(path), weight)
 
@@ -139,7 +139,7 @@ class Copies:
         for copy in self._found:
             if copy.holder is holder:
                 return copy
-        self._found.append(_Copy(holder, _starts(_shown(holder))))
+        self._found.append(_Copy(holder, _starts(_shown_tensors(holder))))
         return self._found[-1]
 
     def _new_name(self, holder: Any) -> str:
@@ -152,14 +152,14 @@ class Copies:
         return {id(parameter) for _, parameter in self._names.parameters()}
 
     def _weights(self) -> dict[tuple[torch.Size, ...], list[str]]:
-        """Map the shapes of each model's tensors to their names, for each choice of `_chosen`.
+        """Map the shapes of each model's tensors to names, for each choice of `_chosen_tensors`.
 
         What has no name, as a shard of FSDP1, is called by its place.
         """
         names_of_shapes: dict[tuple[torch.Size, ...], list[str]] = {}
         for root in self._names.roots:
             named_buffers = {id(buffer): name for name, buffer in self._names.buffers()}
-            for some in _chosen(root):
+            for some in _chosen_tensors(root):
                 names = [
                     self._names.of(weight) or named_buffers.get(id(weight)) or str(place)
                     for place, weight in enumerate(some)
@@ -172,8 +172,8 @@ class Copies:
         }
 
 
-def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
-    """Yield what a loop may average of a model: its weights, the trained ones, or its whole state.
+def _chosen_tensors(root: nn.Module) -> Iterator[Sequence[Tensor]]:
+    """Yield the tensors of a model that a loop may average: weights, trained ones, or whole state.
 
     The state is in the order of `state_dict`, which is not called, since it runs hooks.
     """
@@ -196,7 +196,7 @@ def _chosen(root: nn.Module) -> Iterator[Sequence[Tensor]]:
 
 
 def _class_in_words(holder: Any) -> str:
-    """Return what a copy is called, which a side that keeps it in another dict calls it, too."""
+    """Return a name for a copy of a model that does not depend on the dict that holds the copy."""
     if isinstance(holder, nn.Module):
         return type(holder).__name__
     return "dict of weights" if isinstance(holder, dict) else "list of weights"
@@ -237,7 +237,7 @@ def _weights_in(holder: Any) -> dict[str, Tensor]:
     return {path: tensor for path, tensor in _tensors(holder).items() if not _elsewhere(tensor)}
 
 
-def _shown(holder: Any) -> dict[str, Tensor]:
+def _shown_tensors(holder: Any) -> dict[str, Tensor]:
     """Return the tensors of a copy that are recorded once it moves: its weights and buffers."""
     buffers = dict(holder.named_buffers()) if isinstance(holder, nn.Module) else {}
     return _weights_in(holder) | buffers

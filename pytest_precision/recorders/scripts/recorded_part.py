@@ -63,9 +63,9 @@ class RecordedPart:
         looks = (step - 1) % self._every == 0 or step == self._last
         if not self._only:
             return observations if looks else iter(())
-        return self._wanted(names, observations) if looks else iter(())
+        return self._wanted_observations(names, observations) if looks else iter(())
 
-    def _wanted(
+    def _wanted_observations(
         self, names: Iterable[str], observations: Iterator[Observation]
     ) -> Iterator[Observation]:
         if any("\0" in name or self._wants(name) for name in names):

@@ -77,7 +77,7 @@ class RecordedRun:
             RuntimeError: the recorder has not started.
             NotWrittenError: a part of the recording cannot be written.
         """
-        recording = self._started()
+        recording = self._started_loop_recording()
         if self._done is not None:
             return self._done
         recording.loop.ends.finish()
@@ -93,7 +93,7 @@ class RecordedRun:
             NothingRecordedError: the optimizer has made no step.
             NotWrittenError: a part of the recording cannot be written.
         """
-        recording = self._started()
+        recording = self._started_loop_recording()
         if self._done is None:
             self._done = recording.loop.schedule.done
             with self._out, recording.trace:
@@ -113,7 +113,7 @@ class RecordedRun:
             )
         return recording.finish()
 
-    def _started(self) -> LoopRecording:
+    def _started_loop_recording(self) -> LoopRecording:
         if self._recording is None:
             advice = "call recorder.start() before the first forward, or write `with recorder:`"
             raise RuntimeError(expected_but_got("a Recorder that has started", "none", advice))
@@ -131,7 +131,7 @@ class RecordedRun:
         # It ends a loop that begins a step after the last one.
         ended = error is not None and self._following.pop_all().__exit__(kind, error, traceback)
         if error is not None and not ended:
-            self._started().trace.__exit__(kind, error, traceback)
+            self._started_loop_recording().trace.__exit__(kind, error, traceback)
             self._out.__exit__(kind, error, traceback)
             return False
         self.stop()

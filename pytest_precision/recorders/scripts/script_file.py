@@ -206,7 +206,7 @@ def frames_of_script(
             entries.pop()
     ours = [level for level in entries if _file(level).startswith(PACKAGE_ROOT)]
     passed_on = all(_file(level).startswith(PASS_ON) for level in ours) and entries[-1] not in ours
-    return _joined([level for level in entries if not passed_on or level not in ours])
+    return _joined_traceback([level for level in entries if not passed_on or level not in ours])
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -219,7 +219,7 @@ def _file(entry: TracebackType) -> str:
     return entry.tb_frame.f_code.co_filename
 
 
-def _joined(entries: Sequence[TracebackType]) -> TracebackType | None:
+def _joined_traceback(entries: Sequence[TracebackType]) -> TracebackType | None:
     joined_traceback: TracebackType | None = None
     for level in reversed(entries):
         joined_traceback = TracebackType(

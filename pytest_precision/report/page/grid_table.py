@@ -49,7 +49,7 @@ def page_grid(cells: Sequence[CellResult]) -> PageGrid:
     table, cells_by_place = arranged(cells, SCREEN_CHARACTERS)
     order = [*table.headings, *table.rows, *table.columns]
     worst_cell_results = {
-        tuple(place[index] for index in order): _worst(place_cells)
+        tuple(place[index] for index in order): _worst_cell_result(place_cells)
         for place, place_cells in cells_by_place.items()
     }
     return PageGrid(
@@ -85,6 +85,6 @@ def _labels(table: GridTable, index: int, level: int) -> Iterator[tuple[str, int
         yield table.axes[index].values[prefix[-1]], len(list(group))
 
 
-def _worst(cells: Sequence[CellResult]) -> CellResult:
+def _worst_cell_result(cells: Sequence[CellResult]) -> CellResult:
     status = worst_status(cell.status for cell in cells)
     return next(cell for cell in cells if cell.status == status)

@@ -181,7 +181,7 @@ def _headline(cells: Sequence[CellResult], failing: Sequence[CellResult]) -> str
 
 
 def _again(failing: Sequence[CellResult]) -> str:
-    """Return the command that reruns all failing tests; empty if one command cannot.
+    """Return the command that reruns all failing tests; empty if one command cannot rerun all.
 
     A comparison of two recordings has a command of its own, as has a check against a commit.
     """
