@@ -16,10 +16,22 @@ def up_to(
     return ours, theirs
 
 
+def before_updates(
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+) -> tuple[list[OperationLog], list[OperationLog]]:
+    """Return the logs of both sides up to the first update of weights."""
+    ours, theirs = ([_cut_at(log, log.first_update) for log in logs] for logs in sides)
+    return ours, theirs
+
+
 def _cut(log: OperationLog, step: int) -> OperationLog:
     end = next((end.operations for end in log.steps if end.step == max(step, 1)), None)
     if end is None or log.steps[-1].step <= step:
         return log
+    return _cut_at(log, end)
+
+
+def _cut_at(log: OperationLog, end: int) -> OperationLog:
     return replace(
         log,
         operations=log.operations[:end],
