@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import in_this_process  # noqa: F401
 import numpy as np
@@ -12,7 +14,7 @@ import torch
 import wrong_engines
 from wrong_engines import WORKLOAD, of
 
-from pytest_precision import Cell, Parity, ParityError, norm
+from pytest_precision import Cell, Parity, ParityError, norm, script
 from pytest_precision.probes.lines.explain.growth import error
 from pytest_precision.probes.lines.log.sketches import Sketches
 
@@ -52,6 +54,31 @@ def test_another_kernel_is_named_with_the_growth(parity_here: ParityIn) -> None:
     assert "; the error grows most, ×" in found.text, found.text
     errors = {row.module: row.forward or 0 for row in found.modules}
     assert errors["blocks.0"] == 0 < 1e-6 < errors["blocks.1"]
+
+
+@script
+def begun(cell: Cell, record: Callable[..., Any], weight: float = 0.1) -> None:
+    """Train a layer that Adam's first update, which is as large as its weights, brings to zero."""
+    with record():
+        model = torch.nn.Linear(6, 3)
+        model.weight.data.fill_(weight)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0)
+        while True:
+            model(torch.ones(4, 6)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_what_differs_before_the_first_step_is_explained_by_no_later_operation(
+    parity_here: ParityIn,
+) -> None:
+    """A cause comes before its effect, however far the error grows in the update."""
+    cell = Cell(precision="fp32", sequence="train2")
+    with pytest.raises(ParityError) as failure:
+        parity_here(cell).check(partial(begun, weight=0.1 + 3e-8), begun, criterion=norm(rel=1e-7))
+    verdict = failure.value.verdict
+    assert "before the first step" in verdict.reason
+    assert verdict.culprit is None or "AdamW" not in verdict.culprit.text, verdict.culprit
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 1000, 30_000])

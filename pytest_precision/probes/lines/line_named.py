@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_precision.check.recordings import Recordings
+from pytest_precision.engine.kinds import STARTING_KINDS
 from pytest_precision.errors import SideFailed
 from pytest_precision.matrix.tensor_key import TensorKey
 from pytest_precision.parity.compare.differing import Finding
 from pytest_precision.parity.compare.logical_tensor import LogicalTensor
 from pytest_precision.parity.culprit import Culprit, Named
 from pytest_precision.parity.explain.history import GRADIENTS
-from pytest_precision.probes.lines.explain.first_difference import up_to
+from pytest_precision.probes.lines.explain.first_difference import before_updates, up_to
 from pytest_precision.probes.lines.explain.found import SHOW_OPTIONS, Unnamed, culprit_of
 from pytest_precision.probes.lines.explain.growth import growth_of
 from pytest_precision.probes.lines.explain.left_alone import written_by_reference
@@ -128,6 +129,12 @@ def _named_operation(
             whole ones, which tell what an earlier step has made, or with rows, which other batches
             may have, too.
     """
+    if finding.pair.moment == INIT and finding.pair.kind in STARTING_KINDS:
+        later, logs = logs_with, before_updates(logs)
+
+        def logs_with(**changes: bool) -> Logs:
+            return before_updates(later(**changes))
+
     if bound is not None:
         grown = growth_of(*logs, root, bound)
         return Named(grown, "" if grown else NOTHING_STANDS_OUT)

@@ -298,3 +298,9 @@ class OperationLog:
     pieces: int = 1
     steps: list[StepEnd] = field(default_factory=list)
     rows: bool = False
+
+    @property
+    def first_update(self) -> int:
+        """Return how many operations were logged before the first update; all if there is none."""
+        updates = (setting.before for setting in self.settings if setting.option == UPDATES)
+        return next(updates, len(self.operations))

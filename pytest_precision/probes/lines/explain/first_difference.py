@@ -22,12 +22,26 @@ def up_to(
     return ours, theirs
 
 
+def before_updates(
+    sides: tuple[Sequence[OperationLog], Sequence[OperationLog]],
+) -> tuple[list[OperationLog], list[OperationLog]]:
+    """Return the logs of both sides up to the first update of weights."""
+    ours, theirs = (
+        [_cut_at(log, log.first_update, log.first_update) for log in logs] for logs in sides
+    )
+    return ours, theirs
+
+
 def _cut(log: OperationLog, step: int, *, next_update: bool) -> OperationLog:
     end = next((end.operations for end in log.steps if end.step == max(step, 1)), None)
     if end is None or log.steps[-1].step <= step:
         return log
     updates = (s.before for s in log.settings if s.option == UPDATES and s.before >= end)
-    last = next(updates, end) if next_update else end
+    return _cut_at(log, end, next(updates, end) if next_update else end)
+
+
+def _cut_at(log: OperationLog, end: int, last: int) -> OperationLog:
+    """Return a log up to an operation, with its settings up to a later one or the same."""
     return replace(
         log,
         operations=log.operations[:end],

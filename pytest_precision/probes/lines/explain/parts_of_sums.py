@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_precision.probes.lines.explain.nearest import Nearest
-from pytest_precision.probes.lines.operations import UPDATES, LoggedOperation, OperationLog
+from pytest_precision.probes.lines.operations import LoggedOperation, OperationLog
 
 NEAR = 0.02
 """Relative error up to which a sum over ranks is what the other side makes, also in bf16."""
@@ -83,12 +83,10 @@ def not_added_up(
         return None
     nearest = Nearest(reference)
     for rank, log in enumerate(candidate):
-        updates = (setting.before for setting in log.settings if setting.option == UPDATES)
-        first_update = next(updates, len(log.operations))
         parts = PartsOfSums(over_ranks=True)
         for number, operation in enumerate(log.operations):
             maker = parts.made_by(operation)
-            if maker is not None and number >= first_update:
+            if maker is not None and number >= log.first_update:
                 return rank, maker
             parts.note(operation, _sum_over_ranks(number, operation, candidate, nearest))
     return None
