@@ -13,7 +13,7 @@ from pytest_precision.ranks.handle import Rank
 from pytest_precision.ranks.process.messages import Ended, FromRank, Raised
 from pytest_precision.ranks.process.output import readable_stacks
 
-ANSWER_SECONDS = 1.0
+PEER_ANSWER_SECONDS = 1.0
 """Time for the other ranks to answer after a failure. Its end frees them from collectives of gloo;
 in those of NCCL they spin until they are ended."""
 STACKS_SECONDS = 1.0
@@ -63,7 +63,7 @@ def collect(ranks: Sequence[Rank], deadline: float) -> dict[int, Received]:
                 received_answers[rank.number] = Received(message, at)
                 if isinstance(message, Ended | Raised) and not failed:
                     failed = True
-                    deadline = min(deadline, moment + ANSWER_SECONDS)
+                    deadline = min(deadline, moment + PEER_ANSWER_SECONDS)
     return received_answers
 
 

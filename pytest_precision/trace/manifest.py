@@ -149,7 +149,7 @@ class Manifest:
         Raises:
             RecordingError: there is none, or one of another format.
         """
-        path = _path(folder)
+        path = folder / MANIFEST_NAME
         if not os.path.lexists(path):
             lacks = f"{folder}, which has no {path.name}" if folder.is_dir() else f"no {folder}"
             advice = JOIN if has_seals(folder) else AGAIN
@@ -166,7 +166,7 @@ class Manifest:
     def write(self, folder: Path, world_size: int) -> None:
         """Write the file `recording.json` into a recording's folder."""
         content = signed(asdict(replace(self, world_size=world_size)))
-        write_whole(_path(folder), content)
+        write_whole(folder / MANIFEST_NAME, content)
 
     @classmethod
     def seal(
@@ -284,7 +284,7 @@ def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
     else:
         versions = content.get("versions")
         release = versions.get("pytest-precision") if isinstance(versions, dict) else None
-        by = f"the release that made it, {release!r:.40}" if release else "the release that made it"
+        by = "the release that made it" + (f", {release!r:.40}" if release else "")
         raise RecordingError(
             expected_but_got(
                 f"a recording of format {FORMAT}",
@@ -292,10 +292,6 @@ def _expect_format(folder: Path, content: Mapping[str, Any]) -> None:
                 f"record it again, or compare it with {by}",
             )
         )
-
-
-def _path(folder: Path) -> Path:
-    return folder / MANIFEST_NAME
 
 
 def _revision(folder: Path) -> str:

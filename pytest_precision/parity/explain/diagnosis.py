@@ -95,12 +95,10 @@ def diagnose(judgement: Judgement) -> Diagnosis:
         return diagnose_tensor(first)._replace(error="weights")
     if first.pair.kind == "loss" and other_number(judgement, first.pair.moment.op):
         return diagnose_tensor(first)._replace(error="microbatches")
-    alike_tensors = [*_differing_tensors(first, judgement)]
-    if len(alike_tensors) < 2 or Compared.of(first) is None or first.pair.kind in ALONE:
+    alike = [*_differing_tensors(first, judgement)]
+    if len(alike) < 2 or Compared.of(first) is None or first.pair.kind in ALONE:
         return diagnose_tensor(first)
-    diagnoses = [
-        diagnosis._replace(looked_at=len(alike_tensors)) for diagnosis in _diagnoses(alike_tensors)
-    ]
+    diagnoses = [diagnosis._replace(looked_at=len(alike)) for diagnosis in _diagnoses(alike)]
     telling = [diagnosis for diagnosis in diagnoses if diagnosis.has_pattern]
     if not telling:
         if first.pair.kind not in GRADIENTS:
@@ -111,17 +109,17 @@ def diagnose(judgement: Judgement) -> Diagnosis:
             for diagnosis in diagnoses
             if _microbatch(diagnosis) == _microbatch(diagnoses[0])
         ][-1]
-    chosen_diagnosis = telling[0]
+    chosen = telling[0]
     same = [
         diagnosis.finding.pair.name
         for diagnosis in telling[1:]
-        if diagnosis.signature == chosen_diagnosis.signature
+        if diagnosis.signature == chosen.signature
     ]
     if not same:
-        return chosen_diagnosis
+        return chosen
     which = "each of" if len(same) == len(diagnoses) - 1 else f"{len(same) + 1} of"
-    words = f"{chosen_diagnosis.signature} in {which} {len(diagnoses)} tensors that differ"
-    return chosen_diagnosis._replace(signature=words, likewise=tuple(same))
+    words = f"{chosen.signature} in {which} {len(diagnoses)} tensors that differ"
+    return chosen._replace(signature=words, likewise=tuple(same))
 
 
 class Blame(Protocol):
@@ -152,24 +150,24 @@ def by_rule(diagnosis: Diagnosis, breach: Blame | None) -> Diagnosis:
     return diagnosis._replace(signature=breach.words, error="accumulation") if same else diagnosis
 
 
-def _diagnoses(alike_tensors: list[Compared]) -> list[Diagnosis]:
+def _diagnoses(alike: list[Compared]) -> list[Diagnosis]:
     """Return the one error pattern that all differing tensors share, or else the pattern of each.
 
     A counter that stands still is half of the reference in step 2, and that is not what is wrong.
     """
     alone = (
-        [diagnose_tensor(tensor.finding) for tensor in alike_tensors]
-        if is_state(alike_tensors[0].pair.kind)
+        [diagnose_tensor(tensor.finding) for tensor in alike]
+        if is_state(alike[0].pair.kind)
         else []
     )
     if any(diagnosis.error in UPDATES for diagnosis in alone):
         return alone
-    shared_signatures = signatures(alike_tensors)
-    if shared_signatures is None:
-        return alone or [diagnose_tensor(tensor.finding) for tensor in alike_tensors]
+    shared = signatures(alike)
+    if shared is None:
+        return alone or [diagnose_tensor(tensor.finding) for tensor in alike]
     return [
         _diagnosis(tensor.finding, signature)
-        for tensor, signature in zip(alike_tensors, shared_signatures, strict=True)
+        for tensor, signature in zip(alike, shared, strict=True)
     ]
 
 
@@ -182,12 +180,12 @@ def _microbatch(diagnosis: Diagnosis) -> int | None:
     return TensorKey.of(pair.kind, pair.name).microbatch
 
 
-def _differing_tensors(first_finding: Finding, judgement: Judgement) -> Iterator[Compared]:
+def _differing_tensors(first: Finding, judgement: Judgement) -> Iterator[Compared]:
     """Yield each tensor that differs in value at the first divergence, as a pair from both runs."""
     elements = 0
-    for finding in judgement.spread[first_finding.pair.kind, first_finding.pair.moment.op].findings:
+    for finding in judgement.spread[first.pair.kind, first.pair.moment.op].findings:
         compared = Compared.of(finding)
-        if finding.pair.moment == first_finding.pair.moment and compared is not None:
+        if finding.pair.moment == first.pair.moment and compared is not None:
             elements += compared.ours.numel()
             if elements <= MOST:
                 yield compared
@@ -215,28 +213,28 @@ LIKE = 4
 ones, whose terms cancel, carry more of the rounding."""
 
 
-def signatures(compared_tensors: Sequence[Compared]) -> list[Signature] | None:
+def signatures(compared: Sequence[Compared]) -> list[Signature] | None:
     """Return the error pattern of each tensor if a single error explains all; else None.
 
     Args:
-        compared_tensors: all that differ of one kind at one moment, at least two.
+        compared: all that differ of one kind at one moment, at least two.
     """
-    if not all(is_measured(tensor.ours) for tensor in compared_tensors):
+    if not all(is_measured(tensor.ours) for tensor in compared):
         return None
-    ours, theirs = _joined_tensors(compared_tensors)
+    ours, theirs = _joined(compared)
     if not bool(ours.isfinite().all() and theirs.isfinite().all()):
         return None
     if all(bool((side == side[0]).all()) for side in (ours, theirs)):
         return None  # one pair of numbers, which ranks of a replica have too, has some factor
-    eps = max(torch.finfo(tensor.ours.dtype).eps for tensor in compared_tensors)
+    eps = max(torch.finfo(tensor.ours.dtype).eps for tensor in compared)
     exact = constant_ratio(ours, theirs, eps)
     if exact is not None:
-        return [scaled(compared_tensors[0].pair, factor(exact))] * len(compared_tensors)
-    unit = max(tensor.unit for tensor in compared_tensors)
-    signature = not_zeroed(compared_tensors, unit)
+        return [scaled(compared[0].pair, factor(exact))] * len(compared)
+    unit = max(tensor.unit for tensor in compared)
+    signature = not_zeroed(compared, unit)
     if signature is not None:
-        return [signature] * len(compared_tensors)
-    return _of_all(compared_tensors, unit) or _by_part(compared_tensors, unit)
+        return [signature] * len(compared)
+    return _of_all(compared, unit) or _by_part(compared, unit)
 
 
 def scaled(pair: Pair, signature: Signature) -> Signature:
@@ -250,27 +248,27 @@ def scaled(pair: Pair, signature: Signature) -> Signature:
     return signature
 
 
-def _joined_tensors(compared_tensors: Sequence[Compared]) -> tuple[Tensor, Tensor]:
-    ours, theirs = zip(*(tensor.values for tensor in compared_tensors), strict=True)
+def _joined(compared: Sequence[Compared]) -> tuple[Tensor, Tensor]:
+    ours, theirs = zip(*(tensor.values for tensor in compared), strict=True)
     return torch.cat(ours), torch.cat(theirs)
 
 
-def _of_all(compared_tensors: Sequence[Compared], unit: float) -> list[Signature] | None:
+def _of_all(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
     """Return an error pattern per tensor if one factor explains all; None if none fits.
 
     A tensor that does not have the factor gets the empty signature.
     """
-    fit = _fit(compared_tensors)
+    fit = _fit(compared)
     if fit is None or not fit.explains(unit):
         return None
-    said = scaled(compared_tensors[0].pair, fitted(fit))
-    return [said if _shares(tensor, fit, unit) else NO_SIGNATURE for tensor in compared_tensors]
+    said = scaled(compared[0].pair, fitted(fit))
+    return [said if _shares(tensor, fit, unit) else NO_SIGNATURE for tensor in compared]
 
 
-def _by_part(compared_tensors: Sequence[Compared], unit: float) -> list[Signature] | None:
+def _by_part(compared: Sequence[Compared], unit: float) -> list[Signature] | None:
     """Return the error pattern of one factor per part (rank and microbatch); None if none fits."""
     parts: dict[tuple[int | None, int | None], list[Compared]] = {}
-    for tensor in compared_tensors:
+    for tensor in compared:
         parts.setdefault(tensor.part, []).append(tensor)
     # A sum over microbatches has none from the second on, where each has a factor of its own.
     first = {part: tensors for part, tensors in parts.items() if part[1] == next(iter(parts))[1]}
@@ -282,7 +280,7 @@ def _by_part(compared_tensors: Sequence[Compared], unit: float) -> list[Signatur
     if len(good_fits) < len(fits) or not any(fit.explains(unit) for fit in good_fits.values()):
         return None
     said = Signature("per rank", ", ".join(_where(fit, *part) for part, fit in good_fits.items()))
-    return [said if tensor.part in good_fits else NO_SIGNATURE for tensor in compared_tensors]
+    return [said if tensor.part in good_fits else NO_SIGNATURE for tensor in compared]
 
 
 def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
@@ -291,8 +289,8 @@ def _where(fit: Fit, rank: int | None, microbatch: int | None) -> str:
     return f"{times(fit.factor, exact=False)}{after}{on}"
 
 
-def _fit(compared_tensors: Sequence[Compared]) -> Fit | None:
-    ours, theirs = _joined_tensors(compared_tensors)
+def _fit(compared: Sequence[Compared]) -> Fit | None:
+    ours, theirs = _joined(compared)
     return Fit.of(ours, theirs) if len(ours) >= LEAST_ELEMENTS else None
 
 

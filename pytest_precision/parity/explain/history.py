@@ -103,46 +103,37 @@ def of_history(pair: Pair, candidate: Tensor, reference: Tensor) -> Signature | 
     if is_state(pair.kind) and pair.moment.operation == "train":
         start = _before(pair)
     if start is not None and start.shape == candidate.shape and start.dtype == candidate.dtype:
-        updated_signature = of_update(candidate, reference, start)
-        if updated_signature is not None:
-            return updated_signature
+        updated = of_update(candidate, reference, start)
+        if updated is not None:
+            return updated
     return _of_group(pair, candidate) or stale
 
 
-def of_update(candidate: Tensor, reference: Tensor, earlier_tensor: Tensor) -> Signature | None:
+def of_update(candidate: Tensor, reference: Tensor, before: Tensor) -> Signature | None:
     """Recognize a tensor that a step updated not at all, only in part, or by a wrong factor.
 
     Args:
         candidate: after the step.
         reference: after it.
-        earlier_tensor: what both started from.
+        before: what both started from.
     """
     if not is_measured(candidate) and candidate.dtype.itemsize == 1:
         return None
-    if same_bytes(candidate, earlier_tensor):
+    if same_bytes(candidate, before):
         return Signature("not updated", "not updated")
-    candidate_tensor, reference_tensor, old_tensor = (
-        t.double().reshape(-1) for t in (candidate, reference, earlier_tensor)
-    )
-    if not all(bool(t.isfinite().all()) for t in (candidate_tensor, reference_tensor, old_tensor)):
+    ours, theirs, old = (t.double().reshape(-1) for t in (candidate, reference, before))
+    if not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
         return None
-    differ = (candidate_tensor != reference_tensor).nonzero().view(-1)
-    if torch.equal(candidate_tensor[differ], old_tensor[differ]) and is_stretch(
-        differ, len(candidate_tensor)
-    ):
-        return Signature("not updated", f"not updated in {place(differ, len(candidate_tensor))}")
-    fit = Fit.of(candidate_tensor - old_tensor, reference_tensor - old_tensor)
+    differ = (ours != theirs).nonzero().view(-1)
+    if torch.equal(ours[differ], old[differ]) and is_stretch(differ, len(ours)):
+        return Signature("not updated", f"not updated in {place(differ, len(ours))}")
+    fit = Fit.of(ours - old, theirs - old)
     if fit is None or abs(fit.factor) > LARGEST:
         return None
     unit = unit_of(candidate.dtype) if candidate.is_floating_point() else 0.0
     # Each side is rounded to its storage, which is a large part of a small update.
-    stored = (
-        2
-        * unit
-        * float(old_tensor.norm())
-        / max(float((candidate_tensor - old_tensor).norm()), 1e-300)
-    )
-    return _multiple(fit, max(stored, unit), is_number=len(candidate_tensor) == 1)
+    stored = 2 * unit * float(old.norm()) / max(float((ours - old).norm()), 1e-300)
+    return _multiple(fit, max(stored, unit), is_number=len(ours) == 1)
 
 
 def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None:
@@ -165,17 +156,17 @@ def _multiple(fit: Fit, rounding: float, *, is_number: bool) -> Signature | None
     return Signature("update", f"moved by {said} times the reference's update")
 
 
-def not_zeroed(compared_tensors: Sequence[Compared], unit: float) -> Signature | None:
+def not_zeroed(compared: Sequence[Compared], unit: float) -> Signature | None:
     """Recognize gradients that contain the previous step's gradients, or a multiple of them.
 
     A clip in place leaves a gradient scaled.
 
     Args:
-        compared_tensors: gradients of one moment that differ.
+        compared: gradients of one moment that differ.
         unit: unit roundoff of what computed them.
     """
     vectors = []
-    for tensor in compared_tensors:
+    for tensor in compared:
         earlier = _step_before(tensor.pair)
         if (
             tensor.pair.kind not in GRADIENTS
@@ -183,23 +174,15 @@ def not_zeroed(compared_tensors: Sequence[Compared], unit: float) -> Signature |
             or earlier[1].shape != tensor.ours.shape
         ):
             return None
-        step, old_tensor = earlier
-        vectors.append([*tensor.values, old_tensor.double().reshape(-1)])
-    candidate_tensor, reference_tensor, old_tensor = (
-        torch.cat(column) for column in zip(*vectors, strict=True)
-    )
-    if len(candidate_tensor) < LEAST_ELEMENTS or not all(
-        bool(t.isfinite().all()) for t in (candidate_tensor, reference_tensor, old_tensor)
-    ):
+        step, old = earlier
+        vectors.append([*tensor.values, old.double().reshape(-1)])
+    ours, theirs, old = (torch.cat(column) for column in zip(*vectors, strict=True))
+    if len(ours) < LEAST_ELEMENTS or not all(bool(t.isfinite().all()) for t in (ours, theirs, old)):
         return None
-    fit = Fit.of(candidate_tensor - reference_tensor, old_tensor)
+    fit = Fit.of(ours - theirs, old)
     if fit is None:
         return None
-    noise = (
-        min(ROUNDINGS * unit, COARSEST)
-        * float(reference_tensor.norm())
-        / float((candidate_tensor - reference_tensor).norm())
-    )
+    noise = min(ROUNDINGS * unit, COARSEST) * float(theirs.norm()) / float((ours - theirs).norm())
     if fit.residual > max(min(noise, 4 * COARSEST), ROUNDINGS * unit_of(torch.float32)):
         return None
     much = "" if abs(fit.factor - 1) <= COARSEST else f"{words_of(fit.factor, exact=False)} times "
@@ -224,7 +207,7 @@ def _run(pair: Pair) -> Trace:
     return pair.both[1].trace
 
 
-def _earlier_moments(pair: Pair) -> Iterator[Moment]:
+def _earlier(pair: Pair) -> Iterator[Moment]:
     """Yield the moments of the reference's run before a difference, the latest first."""
     moments = _run(pair).moments
     # The reference may run other operations in between, so that its index says nothing.
@@ -234,7 +217,7 @@ def _earlier_moments(pair: Pair) -> Iterator[Moment]:
 
 def _before(pair: Pair) -> Tensor | None:
     """Return the reference's last recorded value of a tensor before the difference, if any."""
-    for moment in _earlier_moments(pair):
+    for moment in _earlier(pair):
         if (tensor := _values(pair, moment, pair.name)) is not None:
             return tensor
     # An optimizer that makes its counter in the first step has counted none before it.
@@ -245,7 +228,7 @@ def _before(pair: Pair) -> Tensor | None:
 
 def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
     """Return the number of the previous train step, and the reference's tensor in it."""
-    for moment in _earlier_moments(pair):
+    for moment in _earlier(pair):
         same = (moment.operation, moment.phase) == ("train", pair.moment.phase)
         if same and moment.step < pair.moment.step:
             tensor = _values(pair, moment, pair.name)
@@ -255,10 +238,10 @@ def _step_before(pair: Pair) -> tuple[int, Tensor] | None:
 
 def _values(pair: Pair, moment: Moment, name: str) -> Tensor | None:
     """Return the reference's tensor of this name at a moment; None if only digests were kept."""
-    return _assembled_tensor(pair, _pieces(pair, moment).get(name, []))
+    return _assembled(pair, _pieces(pair, moment).get(name, []))
 
 
-def _assembled_tensor(pair: Pair, pieces: list[Entry]) -> Tensor | None:
+def _assembled(pair: Pair, pieces: list[Entry]) -> Tensor | None:
     """Return the reference's tensor made of pieces; None if only digests were kept."""
     if not pieces or any(piece.digest for piece in pieces):
         return None
@@ -277,17 +260,15 @@ def _of_group(pair: Pair, candidate: Tensor) -> Signature | None:
     """Recognize an option, such as the learning rate, that has another parameter group's value."""
     if pair.kind not in RATES:
         return None
-    candidate_trace = pair.both[0].trace
+    ours = pair.both[0].trace
     pair_key = TensorKey.of(pair.kind, pair.name)
     entries = {
-        entry.name: entry
-        for entry in candidate_trace.entries(pair.moment, {pair.kind})
-        if not entry.digest
+        entry.name: entry for entry in ours.entries(pair.moment, {pair.kind}) if not entry.digest
     }
     for name in _same_bytes(pair, pair.moment, candidate):
         key = TensorKey.of(pair.kind, name)
         is_other = name != pair.name and key.part == pair_key.part and name in entries
-        if is_other and same_bytes(candidate_trace.tensor(entries[name]), candidate):
+        if is_other and same_bytes(ours.tensor(entries[name]), candidate):
             return Signature("other tensor", f"that of {key.owner}")
     return None
 
@@ -314,6 +295,6 @@ def _same_bytes(pair: Pair, moment: Moment, candidate: Tensor) -> Iterator[str]:
     """Yield the names of the reference's tensors whose bytes equal the candidate's tensor."""
     for name, pieces in _pieces(pair, moment).items():
         if pieces and pieces[0].shape == candidate.shape:
-            other_tensor = _assembled_tensor(pair, pieces)
-            if other_tensor is not None and same_bytes(candidate, other_tensor):
+            other = _assembled(pair, pieces)
+            if other is not None and same_bytes(candidate, other):
                 yield name

@@ -291,10 +291,8 @@ class RunView:
         """Return whether two whole tensors are known to have the same bytes."""
         first_entry = other[0]
         if any(piece.digest and piece.piece != piece.shape for piece in (*got, *other)):
-            candidate_logical_tensor, reference_logical_tensor = (
-                assemble(self._trace, [*side]) for side in (got, other)
-            )
-            return candidate_logical_tensor.same_bytes(reference_logical_tensor)
+            candidate, reference = (assemble(self._trace, [*side]) for side in (got, other))
+            return candidate.same_bytes(reference)
         return first_entry.piece == first_entry.shape and all(
             (piece.dtype, piece.piece) == (first_entry.dtype, first_entry.piece)
             and self._trace.same_bytes(piece, self._trace, first_entry)
