@@ -88,8 +88,8 @@ class AdamScalars:
         So the correction is a factor of two numbers, not of each element.
         """
         if self.eps_in_root:
-            return _square_root(second.add(self.eps * self.corrections[1]))
-        return _square_root(second).add_(self.eps * self.root)
+            return second.add(self.eps * self.corrections[1]).sqrt_()
+        return second.sqrt().add_(self.eps * self.root)
 
     def move(self, weight: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return the weight's update from the new moments; it overwrites the first one."""
@@ -149,11 +149,6 @@ class AdamScalars:
         # The largest quotient less the exact one, beside what is rounded of a move and of its sum.
         bound.add_(largest, alpha=rate * (1 + self.slack[0]))
         return bound.add_(exact, alpha=rate * (rounding.share + storage.move.share - 1))
-
-
-def _square_root(square: Tensor) -> Tensor:
-    """Return the square root, to a few units of fp64; on a CPU torch's own takes twice as long."""
-    return square.rsqrt().reciprocal_()
 
 
 def in_tensors(group: GroupNumbers, step: int, *, decoupled: bool) -> AdamScalars:
