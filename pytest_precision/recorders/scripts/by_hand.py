@@ -30,7 +30,8 @@ class ByHand:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._before: list[Tensor] = []
+        # No list, which would be taken for the loop's own copy of its weights.
+        self._before: tuple[Tensor, ...] = ()
         self._moves = 0
 
     def backward(self, loss: Tensor, backwards: int) -> None:
@@ -39,7 +40,7 @@ class ByHand:
         Raises:
             RuntimeError: it has moved more often than the loop has steps to make.
         """
-        present_tensors = [leaf.detach().clone() for leaf in _leaves(loss)]
+        present_tensors = tuple(leaf.detach().clone() for leaf in _leaves(loss))
         pairs = zip(self._before, present_tensors, strict=False)
         self._moves += any(a.shape != b.shape or not torch.equal(a, b) for a, b in pairs)
         self._before = present_tensors

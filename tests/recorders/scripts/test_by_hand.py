@@ -86,3 +86,18 @@ def test_a_script_that_spawns_its_processes_is_refused_before_it_does(recorded: 
     """What they train is not recorded."""
     with pytest.raises(RuntimeError, match=r"starts processes with torch\.multiproc.*torchrun"):
         recorded(spawning)
+
+
+def test_what_the_recorder_keeps_is_no_copy_of_the_loop(recorded: Recorded) -> None:
+    """Of two weights, it has kept all that it needs to see an update by hand."""
+
+    def loop(cell: Any, record: Any) -> None:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with record():
+            while True:
+                model(torch.ones(2, 3)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    assert not [name for kind, name, _ in recorded(loop).starts() if kind == "average"]
