@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from pytest_precision.report.json_file import SCHEMA_VERSION
-from pytest_precision.report.shards import say_lost, shards_in
+from pytest_precision.report.lost_shards import say_lost, shards_in
 
 AXIS = "report"
 """The axis that tells cells apart which several reports have: those of two machines, say."""

@@ -12,8 +12,8 @@ from pytest_precision.errors import ReportError, expected_but_got
 from pytest_precision.report.cell_result import CellResult
 from pytest_precision.report.described import expect_described
 from pytest_precision.report.json_file import SCHEMA_VERSION
+from pytest_precision.report.lost_shards import say_lost, shards_in
 from pytest_precision.report.report_files import JSON_NAME
-from pytest_precision.report.shards import say_lost, shards_in
 from pytest_precision.report.status import count
 
 
