@@ -21,7 +21,10 @@ CELL = Cell(sequence="train2-save-load-train2")
         ("moments", "tensor of shape [19, 7], exp_avg of 0.weight, from before the restart"),
         ("generator", "the reference reads the state of a generator from before the restart"),
         ("count", "a counter or setting starts anew: weight is 0.5 here, 0.25 in the reference"),
-        ("scale", "the loss scale starts anew"),
+        (
+            "scale",
+            "scale of GradScaler at tests/lines/restarted_loop.py:26: the saved value does not",
+        ),
         ("average", "the saved value does not replace the one that this line makes"),
     ],
 )
@@ -36,7 +39,7 @@ def test_the_last_line_that_loads_is_named(
     assert found is not None
     assert found.file == str(Path(restarted_loop.__file__).relative_to(Path.cwd()))
     assert found.line == marked(Path(restarted_loop.__file__), forgets), found.text
-    assert found.kind == "missing"
+    assert found.kind == "missing", found.text
     assert words in found.text
 
 

@@ -16,8 +16,8 @@ from pytest_precision.te import (
     activations,
     amaxes,
     apex,
+    expert_groups,
     gemm,
-    groups,
     masters,
     norms,
     optimizers,
@@ -441,8 +441,8 @@ def test_dropout_keeps_the_mean_and_its_mask() -> None:
 
 def test_offsets_of_groups() -> None:
     """They are in elements, with or without a leading 0."""
-    assert groups.splits_to_offsets(torch.tensor([2, 0, 3]), 4).tolist() == [0, 8, 8, 20]
-    sizes, (with_zero, without) = groups.splits_to_offsets_multi(
+    assert expert_groups.splits_to_offsets(torch.tensor([2, 0, 3]), 4).tolist() == [0, 8, 8, 20]
+    sizes, (with_zero, without) = expert_groups.splits_to_offsets_multi(
         [2, 0, 3],
         "cpu",
         strides=[1, 4],

@@ -107,7 +107,9 @@ class OptionalPairs:
             self._agreed.add(key)
             return None
         if self._loaded and pair.kind in RESTORED_KINDS:
-            return UNREPORTED if is_counted_anew(pair.name) else None
+            # A setting that never moves is shown after a load alone.
+            may = is_counted_anew(pair.name) or self._starts.differ(pair)
+            return UNREPORTED if may else None
         agreed = key in self._agreed or self._starts.agree(pair)
         may = not agreed or (optional == "value" and self._loaded)
         return Uncompared("it differs from the start") if may else None

@@ -54,6 +54,11 @@ class Starts:
             lacks[1] and their_number < our_number
         )
 
+    def differ(self, pair: Pair) -> bool:
+        """Return whether both sides had a pair's tensor at first, with other values."""
+        ours, theirs = self._both(pair)
+        return ours is not None and theirs is not None and ours != theirs
+
     def is_at_start(self, pair: Pair) -> bool:
         """Return whether the only side that shows a tensor shows it as it was at first."""
         shown = pair.candidate or pair.reference

@@ -68,7 +68,7 @@ class RoundsWeights(Loads):
             weight.copy_(weight.bfloat16())
 
 
-@of("checkpoints", wrong_update(4, "master", "reader.weight"), RESUMED)
+@of("checkpoints", disturbs(2, "policy", "last_epoch of LambdaLR", phase="load"), RESUMED)
 class ForgetsSchedule(Loads):
     def changed(self, state: dict[str, Any]) -> None:
         self.scheduler.last_epoch = 0

@@ -73,7 +73,7 @@ def culprit_of(
             made wrong values that are no part of the candidate's is not at fault.
     """
     if anew := made_anew(candidate, kind, name, operation):
-        return worded.of_user_code(anew, "setting", root, None, rank=None)
+        return worded.of_user_code(anew, "missing", root, None, rank=None)
     suspicion = _suspicion(candidate, reference, root, kind, name, operation, digests)
     if suspicion.is_sure:
         return suspicion.culprit
