@@ -195,19 +195,30 @@ def _terms(value: Value, lookup: ReferenceLookup) -> set[str]:
     return terms
 
 
-def nearest_call(lacked: SingleCall, wrong: Wrong) -> SingleCall | None:
-    """Return the candidate's call at `lacked`'s line that runs last before the wrong one."""
-    same = [
+def nearest_call(lacked: SingleCall, wrong: Wrong, lookup: ReferenceLookup) -> SingleCall | None:
+    """Return the candidate's call that runs last before the wrong one in the place of `lacked`.
+
+    It has the operator and the line of `lacked`. At another line, it stands in its place only if
+    the candidate runs the operator as often in this step, on other tensors, such as copies.
+    """
+    ours, theirs = (
+        [call for call in calls if _runs_operator_of(call, lacked)]
+        for calls in (wrong.calls, lookup.calls)
+    )
+    before = [
         call
-        for call in wrong.calls
-        if call.operation.name == lacked.operation.name
-        and is_like_line(call.line, lacked.line)
-        and call.operation.backward == lacked.operation.backward
-        and call.number <= wrong.call.number
-        and call.line is not None
-        and call.line.is_users
+        for call in ours
+        if call.number <= wrong.call.number and call.line is not None and call.line.is_users
     ]
-    return max(same, key=lambda call: call.number, default=None)
+    at_line = [call for call in before if is_like_line(call.line, lacked.line)]
+    in_place = at_line or (before if len(ours) == len(theirs) else [])
+    return max(in_place, key=lambda call: call.number, default=None)
+
+
+def _runs_operator_of(call: SingleCall, other: SingleCall) -> bool:
+    return (call.operation.name, call.step, call.operation.backward) == (
+        *(other.operation.name, other.step, other.operation.backward),
+    )
 
 
 def maker_of_number(call: SingleCall, calls: Sequence[SingleCall]) -> SingleCall | None:

@@ -183,7 +183,7 @@ def _lacking(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
         if between is not None and is_reordered(between, wrong, lookup):
             return ErrorKind("order", OTHER_ORDER, between)
         if between is not None:
-            return _missing(between, nearest_call(between, wrong), lookup)
+            return _missing(between, nearest_call(between, wrong, lookup), lookup)
     return None
 
 
@@ -212,7 +212,7 @@ def _other_inputs(wrong: Wrong, lookup: ReferenceLookup) -> ErrorKind | None:
     mine, theirs = unlike[0]
     between = [maker for maker in lookup.makers.get(theirs.digest, ()) if reads(maker, mine)]
     if between:
-        return _missing(between[0], nearest_call(between[0], wrong), lookup)
+        return _missing(between[0], nearest_call(between[0], wrong, lookup), lookup)
     our_maker = last_maker(wrong.calls, call.number, lambda output: is_place(output, mine))
     if our_maker is not None and reads(our_maker, theirs) and mine.digest not in lookup.makers:
         return ErrorKind("extra", _only_here(other), other, None, our_maker)

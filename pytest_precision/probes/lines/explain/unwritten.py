@@ -54,5 +54,15 @@ def _later_write(
                 reader.base == wrong.call.base and storages & {v.storage for v in reader.read}
                 for reader in later[place + 1 :]
             )
-            return call if is_read and call.line is not None and call.line not in lines else None
+            is_lacking = call.line is not None and call.line not in lines
+            return call if is_read and is_lacking and _runs_more(lookup, call, wrong) else None
     return None
+
+
+def _runs_more(lookup: ReferenceLookup, write: SingleCall, wrong: Wrong) -> bool:
+    """Return whether the reference runs more operations like a write: else it is not left out."""
+    ours, theirs = (
+        sum((call.base, call.step) == (write.base, write.step) for call in calls)
+        for calls in (wrong.calls, lookup.calls)
+    )
+    return ours < theirs
