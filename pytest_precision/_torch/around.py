@@ -113,9 +113,8 @@ def _called_result(function: Callable[..., _Result], /, *args: Any, **kwargs: An
     return function(*args, **kwargs)
 
 
-_untraced = torch._compile._disable_dynamo(
-    _called_result
-)  # a method takes no mark of being disabled
+# A method takes no mark of being disabled.
+_untraced = torch._compile._disable_dynamo(_called_result)
 
 
 def untraced(function: Callable[..., _Result]) -> Callable[..., _Result]:

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from types import FrameType
 from typing import Any
 
 import torch
 
 from pytest_precision._torch.around import around_calls
+from pytest_precision._torch.call_stack import is_within
 
 Run = Callable[[Sequence[Any]], Any]
 """Takes the inputs of a region, which it may take out of their list, and returns its results."""
@@ -22,13 +22,7 @@ DYNAMO_CALLS = "torch/_dynamo/eval_frame.py"
 
 def in_compiled_call() -> bool:
     """Return whether this thread is inside a call of a function that `torch.compile` has made."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "compile_wrapper" and code.co_filename.endswith(DYNAMO_CALLS):
-            return True
-        frame = frame.f_back
-    return False
+    return is_within("compile_wrapper", DYNAMO_CALLS)
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from pytest_precision._torch.call_stack import is_within
 
 SCHEDULER_RATES = "_last_lr"
 
@@ -25,13 +25,7 @@ def makes_state() -> bool:
     `get_state_dict`, `set_state_dict` and their kin do so by a step with zero gradients and a rate
     of zero, which is no train step. No public name tells it from one.
     """
-    name, file = MAKES_STATE
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(file):
-            return True
-        frame = frame.f_back
-    return False
+    return is_within(*MAKES_STATE)
 
 
 def put_parameter(module: nn.Module, name: str, tensor: Tensor) -> None:

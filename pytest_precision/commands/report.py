@@ -101,10 +101,13 @@ def compare(args: argparse.Namespace) -> int:
     return 1 if changes.new else 0
 
 
+def _merged(args: argparse.Namespace) -> dict[str, Any]:
+    return merge({str(path): read_report(path) for path in args.reports})
+
+
 def _contents(args: argparse.Namespace) -> dict[str, Any]:
     """Return the content of the report that was named, or of several as one."""
-    contents = {str(path): read_report(path) for path in args.reports}
-    return merge(contents) if len(args.reports) > 1 else contents[str(args.reports[0])]
+    return _merged(args) if len(args.reports) > 1 else read_report(args.reports[0])
 
 
 def _merge(args: argparse.Namespace) -> str:
@@ -112,7 +115,7 @@ def _merge(args: argparse.Namespace) -> str:
     from pytest_precision.report.page.render import write_page
     from pytest_precision.report.report_files import expect_reports_free, report_in
 
-    merged = merge({str(path): read_report(path) for path in args.reports})
+    merged = _merged(args)
     expect_reports_free(args.out, "--out", args.force)
     args.out.mkdir(parents=True, exist_ok=True)
     report_in(args.out, args.force).put(encode(merged).decode() + "\n")

@@ -56,9 +56,9 @@ class Changes:
 
     def observe(self, leaves: NamedLeaves) -> Iterator[Observation]:
         """Yield an observation of each value that has changed since before the first update."""
-        for name, leaf in leaves:
-            if self._shows_all or self.differs(name, leaf):
-                yield leaf_observation(self.kind, name, leaf)
+        yield from self.present(
+            (name, leaf) for name, leaf in leaves if self._shows_all or self.differs(name, leaf)
+        )
 
     def present(self, leaves: NamedLeaves) -> Iterator[Observation]:
         """Yield an observation of each value, changed or not."""

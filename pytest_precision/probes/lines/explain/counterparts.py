@@ -102,10 +102,7 @@ def at_changed_line(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | N
 
 def is_at_line(call: SingleCall, other: SingleCall) -> bool:
     """Return whether two operations have one operator, line and step, and are known to have one."""
-    at = call.operation.name, call.line, call.step, call.operation.backward
-    return call.line is not None and at == (
-        *(other.operation.name, other.line, other.step, other.operation.backward),
-    )
+    return call.line is not None and call.line == other.line and _runs_operator_of(call, other)
 
 
 def most_alike(call: SingleCall, lookup: ReferenceLookup) -> SingleCall | None:
