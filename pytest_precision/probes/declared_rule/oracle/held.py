@@ -55,7 +55,7 @@ def moments_and_weight(
 
 
 class HostCopies:
-    """HostCopies tensors to the host, into the same memory each time: fresh pages cost more."""
+    """Copies tensors to the host, into the same memory each time: fresh pages cost more."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
